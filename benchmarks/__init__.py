@@ -1,0 +1,1 @@
+"""What `mnemolab bench` measures."""

@@ -1,0 +1,1 @@
+"""YAML configs, found with `importlib.resources.files("mnemolab.configs")`."""

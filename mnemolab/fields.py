@@ -1,0 +1,68 @@
+"""Frozen dataclasses from plain values: unknown fields are errors, types are checked, ranges are stated once.
+
+`setting(...)` declares a field with its meaning and range; `build` makes the object (jsonargparse converts the types);
+`check` enforces the ranges and belongs in `__post_init__`; `describe` is what `mnemolab list --json` prints.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, field, fields
+from typing import Any, TypeVar
+
+from mnemolab.errors import BadRequest, hint
+
+__all__ = ["build", "check", "describe", "setting"]
+
+T = TypeVar("T")
+
+
+def setting(default: Any, meaning: str, *, low: Any = None, high: Any = None, choices: tuple | None = None) -> Any:
+    """A dataclass field with its meaning, inclusive range and allowed values."""
+    return field(default=default, metadata={"meaning": meaning, "low": low, "high": high, "choices": choices})
+
+
+def check(obj: Any) -> None:
+    """Raise BadRequest when a field of `obj` lies outside the range or the choices that its `setting` states."""
+    for f in fields(obj):
+        value, low, high, choices = getattr(obj, f.name), *(f.metadata.get(k) for k in ("low", "high", "choices"))
+        for item in value if isinstance(value, tuple) else (value,):
+            if item is None:
+                continue
+            if choices is not None and item not in choices:
+                raise BadRequest(f"{f.name}={item!r}: {hint(str(item), map(str, choices))}")
+            if low is not None and item < low:
+                raise BadRequest(f"{f.name}={item!r} is too small; the least is {low}")
+            if high is not None and item > high:
+                raise BadRequest(f"{f.name}={item!r} is too large; the most is {high}")
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """`cls(**values)` with types converted and checked. `where` names the section in errors (`task`, `model` ...).
+
+    Raises BadRequest naming field, value and remedy: unknown field, wrong type, out of range.
+    """
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    known = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise BadRequest(f"{where}: unknown field {name!r}; {hint(str(name), known)}")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(cls, where)
+    try:
+        parsed = parser.parse_object({where: dict(values)})
+    except ArgumentError as error:
+        raise BadRequest(" ".join(str(error).replace("Parser key", "field").split())) from error
+    try:
+        return parser.instantiate(parsed)[where]
+    except BadRequest as error:
+        raise BadRequest(f"{where}.{error}") from error
+
+
+def describe(cls: type) -> list[dict[str, Any]]:
+    """One dict a field: name, type, default, meaning, low, high, choices."""
+    rows = []
+    for f in fields(cls):
+        default = None if f.default is MISSING else f.default
+        kind = f.type if isinstance(f.type, str) else getattr(f.type, "__name__", str(f.type))
+        rows.append({"name": f.name, "type": kind, "default": default, **f.metadata})
+    return rows
