@@ -30,7 +30,11 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         if name == command:
             module.add_arguments(sub)
             sub.add_argument(
-                "--plugin", action="append", default=[], metavar="MODULE", help="import MODULE first; it may register names"
+                "--plugin",
+                action="append",
+                default=[],
+                metavar="MODULE",
+                help="import MODULE first; it may register names",
             )
             sub.add_argument("--traceback", action="store_true", help="print the traceback of an error")
     return parser
@@ -47,7 +51,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         # `train` takes --task.x and --model.x: fields that only the named class knows
         if rest and not getattr(module, "TAKES_FIELDS", False):
-            print(f"mnemolab {args.command}: unknown argument {rest[0]!r} (see mnemolab {args.command} --help)", file=sys.stderr)
+            print(
+                f"mnemolab {args.command}: unknown argument {rest[0]!r} (see mnemolab {args.command} --help)",
+                file=sys.stderr,
+            )
             return 2
         args.rest = rest
         from mnemolab.registry import load_plugins

@@ -14,7 +14,7 @@ from mnemolab.errors import BadRequest
 __all__ = ["append_line", "held", "output_folder", "write_atomic", "write_json", "write_text"]
 
 
-def write_atomic(path: Path, write: Callable[[Path], None]) -> Path:
+def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
     """Call `write(temporary)` in the folder of `path`, flush to disk, then rename: readers see all of it or nothing."""
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -32,7 +32,7 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
+    return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, value: Any) -> Path:

@@ -75,7 +75,9 @@ class Task(ABC):
         """Disjoint token ranges; `vocabulary.size` is the model's vocabulary."""
 
     @abstractmethod
-    def sample(self, indices: Tensor, split: Split = "train", seed: int = 0, device: str | torch.device = "cpu") -> Batch:
+    def sample(
+        self, indices: Tensor, split: Split = "train", seed: int = 0, device: str | torch.device = "cpu"
+    ) -> Batch:
         """Examples `indices` (B,) int64 of the stream (split, seed): a pure function of each index, on any device."""
 
     @abstractmethod
