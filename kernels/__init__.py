@@ -5,10 +5,29 @@ from typing import TYPE_CHECKING
 from mnemolab.registry import lazy_exports
 
 if TYPE_CHECKING:
+    from mnemolab.kernels.neighbours.attention_residual import attention_residual as attention_residual
+    from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy as scored_cross_entropy
+    from mnemolab.kernels.neighbours.norms import l2_norm as l2_norm
+    from mnemolab.kernels.neighbours.norms import rms_norm_gated as rms_norm_gated
+    from mnemolab.kernels.neighbours.short_conv import short_conv as short_conv
+    from mnemolab.kernels.neighbours.short_conv import short_conv_step as short_conv_step
+    from mnemolab.kernels.neighbours.situ import situ_glu as situ_glu
     from mnemolab.kernels.scan import explain_backend as explain_backend
     from mnemolab.kernels.scan import memory_scan as memory_scan
     from mnemolab.kernels.scan import memory_step as memory_step
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, {"memory_scan": "scan", "memory_step": "scan", "explain_backend": "scan"}
+    __name__,
+    {
+        "attention_residual": "neighbours.attention_residual",
+        "explain_backend": "scan",
+        "l2_norm": "neighbours.norms",
+        "memory_scan": "scan",
+        "memory_step": "scan",
+        "rms_norm_gated": "neighbours.norms",
+        "scored_cross_entropy": "neighbours.cross_entropy",
+        "short_conv": "neighbours.short_conv",
+        "short_conv_step": "neighbours.short_conv",
+        "situ_glu": "neighbours.situ",
+    },
 )

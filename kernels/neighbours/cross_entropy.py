@@ -1,0 +1,44 @@
+"""Cross-entropy at scored positions only: the logits of the other positions are never formed."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+from torch.utils.checkpoint import checkpoint
+
+from mnemolab.errors import BadRequest
+
+__all__ = ["IGNORED", "scored_cross_entropy"]
+
+IGNORED = -100
+# logits alive at once; more rows are taken in pieces whose logits are computed again in the backward pass
+_LOGITS_AT_ONCE = 1 << 24
+
+
+def scored_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Mean of -log softmax(weight hidden + bias)[target] over the positions whose target is not -100; a scalar.
+
+    hidden (B,T,D); weight (vocabulary,D); targets (B,T) integers; bias (vocabulary). float32 at least. With no scored
+    position the loss is 0 and so are its gradients. Raises BadRequest for shapes that do not fit.
+    """
+    if hidden.dim() != 3 or tuple(targets.shape) != tuple(hidden.shape[:2]):
+        raise BadRequest(
+            f"targets has shape {tuple(targets.shape)} and hidden {tuple(hidden.shape)}; they must be (B,T) and (B,T,D)"
+        )
+    if weight.dim() != 2 or weight.shape[1] != hidden.shape[2]:
+        raise BadRequest(f"weight has shape {tuple(weight.shape)}; it must be (vocabulary,D) with D={hidden.shape[2]}")
+    scored = targets != IGNORED
+    rows, wanted = hidden[scored], targets[scored]
+    count = rows.shape[0]
+    at_once = max(1, _LOGITS_AT_ONCE // weight.shape[0])
+    if count <= at_once:
+        return _summed(rows, weight, bias, wanted) / max(count, 1)
+    total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+    for start in range(0, count, at_once):
+        piece = slice(start, start + at_once)
+        total = total + checkpoint(_summed, rows[piece], weight, bias, wanted[piece], use_reentrant=False)
+    return total / count
+
+
+def _summed(rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: Tensor) -> Tensor:
+    logits = linear(rows, weight.to(rows.dtype), None if bias is None else bias.to(rows.dtype))
+    return cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted, reduction="sum")

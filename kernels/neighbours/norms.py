@@ -1,0 +1,50 @@
+"""L2 norm of keys and queries, and the RMS norm with an output gate that follows the memory's read."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from mnemolab.errors import BadRequest, unknown
+
+__all__ = ["l2_norm", "rms_norm_gated"]
+
+_GATES = {"silu": silu, "sigmoid": torch.sigmoid, "none": lambda gate: gate}
+
+
+def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """x / sqrt(sum(x^2) + eps) over the last axis, in x.dtype; the sum runs in float32 at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def rms_norm_gated(
+    x: Tensor,
+    gate: Tensor | None = None,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    activation: str = "silu",
+    gate_first: bool = False,
+) -> Tensor:
+    """weight * rms(x) * act(gate) over the last axis; with `gate_first`, weight * rms(x * act(gate)) as in Mamba-2.
+
+    x (...,D); gate None or (...,D) before its activation ("silu" | "sigmoid" | "none"); weight None or (D).
+    Returns x.dtype; everything inside runs in float32 at least.
+    """
+    if activation not in _GATES:
+        raise unknown("activation", activation, _GATES)
+    if gate is not None and gate.shape != x.shape:
+        raise BadRequest(f"gate has shape {tuple(gate.shape)}; it must be that of x, {tuple(x.shape)}")
+    if weight is not None and tuple(weight.shape) != (x.shape[-1],):
+        raise BadRequest(f"weight has shape {tuple(weight.shape)}; it must be ({x.shape[-1]},)")
+    wide = torch.promote_types(x.dtype, torch.float32)
+    y = x.to(wide)
+    opening = None if gate is None else _GATES[activation](gate.to(wide))
+    if opening is not None and gate_first:
+        y = y * opening
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = y * weight.to(wide)
+    if opening is not None and not gate_first:
+        y = y * opening
+    return y.to(x.dtype)

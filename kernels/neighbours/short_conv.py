@@ -1,0 +1,72 @@
+"""Depthwise causal convolution over the last W tokens, with the cache that decoding needs.
+
+Source: section 2 of Mamba-2 (arXiv 2405.21060) and Kimi Linear (arXiv 2510.26692): kernel 4, then SiLU.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from mnemolab.errors import BadRequest, unknown
+
+__all__ = ["short_conv", "short_conv_step"]
+
+
+def short_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    cache: Tensor | None = None,
+    activation: str | None = "silu",
+) -> tuple[Tensor, Tensor]:
+    """y[t] = act(bias + sum_w weight[:, w] x[t - W + 1 + w]): the last tap meets the current token.
+
+    x (B,T,D), T >= 0; weight (D,W); bias (D); cache (B,W-1,D) holds the last W-1 inputs before x, zeros if None.
+    activation None | "silu". Returns y (B,T,D) in x.dtype, and the next cache (B,W-1,D). Sums run in float32 at least.
+    Raises BadRequest for shapes that do not fit.
+    """
+    _check(x, weight, bias, cache)
+    B, T, D = x.shape
+    W = weight.shape[1]
+    cache = x.new_zeros(B, W - 1, D) if cache is None else cache.to(x.dtype)
+    padded = torch.cat([cache, x], 1)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    taps, inputs = weight.to(wide), padded.to(wide)
+    y = inputs[:, W - 1 :] * taps[:, W - 1]
+    for w in range(W - 1):
+        y = torch.addcmul(y, inputs[:, w : w + T], taps[:, w])
+    if bias is not None:
+        y = y + bias.to(wide)
+    # a slice would keep the whole padded input alive
+    return _activate(y, activation).to(x.dtype), padded[:, T:].clone()
+
+
+def short_conv_step(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cache: Tensor, activation: str | None = "silu"
+) -> Tensor:
+    """One token: x (B,D) -> y (B,D). `cache` (B,W-1,D) is updated in place."""
+    y, new = short_conv(x.unsqueeze(1), weight, bias, cache=cache, activation=activation)
+    cache.copy_(new)
+    return y.squeeze(1)
+
+
+def _activate(y: Tensor, activation: str | None) -> Tensor:
+    if activation is None:
+        return y
+    if activation != "silu":
+        raise unknown("activation", activation, ("silu",))
+    return silu(y)
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor | None) -> None:
+    if x.dim() != 3:
+        raise BadRequest(f"x has shape {tuple(x.shape)}; it must be (B,T,D)")
+    B, _, D = x.shape
+    if weight.dim() != 2 or weight.shape[0] != D or weight.shape[1] < 1:
+        raise BadRequest(f"weight has shape {tuple(weight.shape)}; with D={D} it must be (D,W)=({D}, W >= 1)")
+    if bias is not None and tuple(bias.shape) != (D,):
+        raise BadRequest(f"bias has shape {tuple(bias.shape)}; it must be (D,)=({D},)")
+    wanted = (B, weight.shape[1] - 1, D)
+    if cache is not None and tuple(cache.shape) != wanted:
+        raise BadRequest(f"cache has shape {tuple(cache.shape)}; it must be (B,W-1,D)={wanted}")

@@ -1,0 +1,27 @@
+"""SiTU-GLU: SwiGLU whose two branches are softly bounded (Kimi K3, arXiv 2607.24653, equation 12)."""
+
+import torch
+from torch import Tensor
+
+from mnemolab.errors import BadRequest
+
+__all__ = ["situ_glu"]
+
+
+def situ_glu(gate: Tensor, up: Tensor, *, gate_bound: float | None = 4.0, up_bound: float | None = 25.0) -> Tensor:
+    """[b1 tanh(gate/b1) sigmoid(gate)] * [b2 tanh(up/b2)], so |y| <= b1 b2; a bound of None leaves its branch linear.
+
+    gate, up: the same shape. Returns gate.dtype; computed in float32 at least.
+    """
+    if gate.shape != up.shape:
+        raise BadRequest(f"up has shape {tuple(up.shape)}; it must be that of gate, {tuple(gate.shape)}")
+    for name, bound in (("gate_bound", gate_bound), ("up_bound", up_bound)):
+        if bound is not None and not bound > 0:
+            raise BadRequest(f"{name}={bound!r}; it must be positive, or None for no bound")
+    wide = torch.promote_types(gate.dtype, torch.float32)
+    g, u = gate.to(wide), up.to(wide)
+    return (_bounded(g, gate_bound) * torch.sigmoid(g) * _bounded(u, up_bound)).to(gate.dtype)
+
+
+def _bounded(x: Tensor, bound: float | None) -> Tensor:
+    return x if bound is None else bound * torch.tanh(x / bound)
