@@ -1,0 +1,183 @@
+"""Decay inside a chunk of C tokens: products of factors in [0, 1], never a quotient and never a positive exponent.
+
+Tiles have shape (M,C,·): M = chunks x batch x heads. With lambda = exp(log_decay), the weight of token j at row i >= j is
+the product of lambda over j < u <= i. The usual exp(G_i - G_j), a difference of prefix sums, is infinite for strong gates,
+NaN for -inf and wrong after a gate of -1e4; a product of the lambdas between j and i is none of these.
+
+`pairs` gives A_ij = sum_d q_id k_jd weight_ijd (j <= i) and T_ij = sum_d e_id k_jd weight_ijd (j < i). T comes as blocks
+below the diagonal: the one of size h holds the pairs that part when a block of 2h rows is halved.
+`pairs_grad` takes the cotangents and gives those of q, e, k and of log_decay. The last is formed without cancellation: the
+gate of token t collects the pairs i >= t > j that contain it, and no other term.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["ChannelDecay", "ScalarDecay", "decay_of", "through_states"]
+
+# cotangents of q, e (None without erase), k, log_decay (None without decay)
+PairGrads = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
+
+
+def block_sizes(C: int) -> list[int]:
+    """1, 2, 4, ... C/2: the halves of the binary split."""
+    return [1 << n for n in range(C.bit_length() - 1)]
+
+
+def halves(x: Tensor, h: int) -> tuple[Tensor, Tensor]:
+    """(M,C,D) -> the first and the second h rows of every block of 2h rows, each (M*C/(2h),h,D), as views."""
+    pairs = x.view(-1, 2, h, x.shape[-1])
+    return pairs[:, 0], pairs[:, 1]
+
+
+def below_diagonal(x: Tensor, h: int) -> Tensor:
+    """(M,C,C) -> view (M,C/(2h),h,h) of the blocks of size h just below the diagonal."""
+    M, C, _ = x.shape
+    blocks = x.view(M, C // (2 * h), 2 * h, C // (2 * h), 2 * h).diagonal(dim1=1, dim2=3)
+    return blocks[:, h:, :h].permute(0, 3, 1, 2)
+
+
+def later_rows(x: Tensor) -> Tensor:
+    """y_t = sum over rows i >= t of x (M,C,D)."""
+    return _summed(x, torch.ones(x.shape[1], x.shape[1], dtype=x.dtype, device=x.device).triu())
+
+
+def earlier_rows(x: Tensor) -> Tensor:
+    """y_t = sum over rows j < t of x (M,C,D)."""
+    return _summed(x, torch.ones(x.shape[1], x.shape[1], dtype=x.dtype, device=x.device).tril(-1))
+
+
+def _summed(x: Tensor, rows: Tensor) -> Tensor:
+    return torch.bmm(rows.expand(x.shape[0], -1, -1), x)
+
+
+def decay_of(log_decay: Tensor | None, like: Tensor) -> "ScalarDecay | ChannelDecay":
+    """The decay of the tiles `like` (M,C,K), for log_decay None, (M,C,1) or (M,C,K)."""
+    if log_decay is not None and log_decay.shape[-1] > 1:
+        return ChannelDecay(log_decay)
+    return ScalarDecay(log_decay, like)
+
+
+def through_states(whole: Tensor, rows: Tensor, columns: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
+    """Cotangent of log_decay for the parts that pass through a state.
+
+    whole (M,1 or K); rows (M,C,K): what row i took from the entering state, through the gates up to i; columns (M,C,K):
+    what row j left in the last state, through the gates after j; starts, ends (M,K,V): the entering state and the
+    cotangent of the last.
+    """
+    kept = (starts * ends).sum(-1)
+    if whole.shape[-1] == 1:
+        rows, columns, kept = (x.sum(-1, keepdim=True) for x in (rows, columns, kept))
+    return later_rows(rows).add_(earlier_rows(columns)).add_((whole * kept).unsqueeze(1))
+
+
+class ScalarDecay:
+    """One decay per token and head, or none: the weight is a matrix outside the dot products.
+
+    head (M,C,1): from the chunk's start to row i, inclusive; tail (M,C,1): from after row j to the chunk's end;
+    whole (M,1). All three are None without decay.
+    """
+
+    def __init__(self, log_decay: Tensor | None, like: Tensor):
+        """log_decay (M,C,1) or None; `like` (M,C,·) gives sizes and dtype."""
+        M, C, _ = like.shape
+        lower = torch.ones(C, C, dtype=like.dtype, device=like.device).tril()
+        self.head = self.tail = self.whole = None
+        self.weight, self.strict = lower, lower.tril(-1)
+        self.below = self.strict
+        if log_decay is None:
+            return
+        kept = log_decay.exp()
+        weight = torch.zeros(M, C, C, dtype=like.dtype, device=like.device)
+        weight.diagonal(dim1=1, dim2=2).fill_(1)
+        for i in range(1, C):
+            torch.mul(weight[:, i - 1, :i], kept[:, i], out=weight[:, i, :i])
+        self.weight, self.strict = weight, weight * self.below
+        self.head = weight[:, :, :1] * kept[:, :1]
+        self.tail = weight[:, -1, :, None]
+        self.whole = self.head[:, -1]
+
+    def pairs(self, q: Tensor, e: Tensor | None, k: Tensor) -> tuple[Tensor, list[Tensor]]:
+        A = torch.bmm(q, k.mT).mul_(self.weight)
+        if e is None:
+            return A, []
+        # only what lies strictly below the diagonal is read
+        T = torch.bmm(e, k.mT).mul_(self.weight)
+        return A, [below_diagonal(T, h).reshape(-1, h, h) for h in block_sizes(q.shape[1])]
+
+    def pairs_grad(self, q: Tensor, e: Tensor | None, k: Tensor, dO: Tensor, dE: Tensor | None, R: Tensor) -> PairGrads:
+        """Cotangents given dA = lower(dO R^T) and dT = strict(dE R^T); dO, dE, R (M,C,V)."""
+        dA = torch.bmm(dO, R.mT).mul_(self.weight)
+        dq, dk = torch.bmm(dA, k), torch.bmm(dA.mT, q)
+        de = dT = None
+        if e is not None and dE is not None:
+            dT = torch.bmm(dE, R.mT).mul_(self.strict)
+            de = torch.bmm(dT, k)
+            dk.baddbmm_(dT.mT, e)
+        if self.head is None:
+            return dq, de, dk, None
+        inside = dA.mul_(torch.bmm(q, k.mT))
+        if e is not None and dT is not None:
+            inside.addcmul_(dT, torch.bmm(e, k.mT))
+        return dq, de, dk, later_rows(inside).mul_(self.below).sum(-1, keepdim=True)
+
+
+class ChannelDecay:
+    """One decay per key channel: the weight stays inside the dot products.
+
+    Binary split: when a block of 2h rows is halved, weight_ij = (lambda from the second half's start to i) x (lambda from
+    after j to the first half's end), so each half is scaled on its own and the pairs are one matrix product. head, tail
+    (M,C,K) and whole (M,K) as in ScalarDecay.
+    """
+
+    def __init__(self, log_decay: Tensor):
+        """log_decay (M,C,K)."""
+        head = log_decay.exp()
+        tail = torch.ones_like(head)
+        # h, products up to each row of the second halves, products after each row of the first halves
+        self.levels: list[tuple[int, Tensor, Tensor]] = []
+        for h in block_sizes(head.shape[1]):
+            (head1, head2), (tail1, _) = halves(head, h), halves(tail, h)
+            self.levels.append((h, head2.clone(), tail1.clone()))
+            tail1.mul_(head2[:, -1:])
+            head2.mul_(head1[:, -1:])
+        self.head, self.tail, self.whole = head, tail, head[:, -1]
+
+    def pairs(self, q: Tensor, e: Tensor | None, k: Tensor) -> tuple[Tensor, list[Tensor]]:
+        M, C, _ = q.shape
+        A = q.new_zeros(M, C, C)
+        torch.sum(q * k, -1, out=A.diagonal(dim1=1, dim2=2))
+        blocks = []
+        for h, head2, tail1 in self.levels:
+            right = (halves(k, h)[0] * tail1).mT
+            part = torch.bmm(halves(q, h)[1] * head2, right)
+            below_diagonal(A, h).copy_(part.view(M, -1, h, h))
+            if e is not None:
+                blocks.append(torch.bmm(halves(e, h)[1] * head2, right))
+        return A, blocks
+
+    def pairs_grad(self, q: Tensor, e: Tensor | None, k: Tensor, dO: Tensor, dE: Tensor | None, R: Tensor) -> PairGrads:
+        """Cotangents given dA = lower(dO R^T) and dT = strict(dE R^T); dO, dE, R (M,C,V)."""
+        same = (dO * R).sum(-1, keepdim=True)
+        dq, dk, dl = same * k, same * q, torch.zeros_like(k)
+        de = None if e is None else torch.zeros_like(k)
+        for h, head2, tail1 in self.levels:
+            right = halves(k, h)[0] * tail1
+            left = halves(q, h)[1] * head2
+            dA = torch.bmm(halves(dO, h)[1], halves(R, h)[0].mT)
+            dleft, dright = torch.bmm(dA, right), torch.bmm(dA.mT, left)
+            halves(dq, h)[1].addcmul_(dleft, head2)
+            rows = dleft.mul_(left)
+            if e is not None and de is not None and dE is not None:
+                left = halves(e, h)[1] * head2
+                dT = torch.bmm(halves(dE, h)[1], halves(R, h)[0].mT)
+                dleft = torch.bmm(dT, right)
+                dright.baddbmm_(dT.mT, left)
+                halves(de, h)[1].addcmul_(dleft, head2)
+                rows.addcmul_(dleft, left)
+            halves(dk, h)[0].addcmul_(dright, tail1)
+            dl1, dl2 = halves(dl, h)
+            dl2.add_(later_rows(rows))
+            if h > 1:
+                dl1.add_(earlier_rows(dright.mul_(right)))
+        return dq, de, dk, dl
