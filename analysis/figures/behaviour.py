@@ -1,0 +1,258 @@
+"""Figures of what models answer: retention, versions, intrusions, learning."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import MaxNLocator
+
+from mnemolab.analysis import interference, retention
+from mnemolab.analysis.cells import curve
+from mnemolab.analysis.figures.draw import chance_line, intervals, ordered, unit_axis, words
+from mnemolab.analysis.figures.plot import NotApplicable, Plot
+from mnemolab.analysis.records import Study
+from mnemolab.analysis.style import COLUMN, PAGE, canvas, label, legend_above, look, paper
+
+__all__ = ["accuracy_by_versions", "intrusions_by_age", "learning_curves", "retention_by_lag"]
+
+
+def accuracy_by_versions(study: Study) -> list[Plot]:
+    """Accuracy (left) and share of stale answers (right) against the number of versions, one plot a task with versions."""
+    plots = []
+    for task, records in _tasks(study, "version"):
+        if records["version"].nunique() < 2:
+            continue
+        right = interference.accuracy_by_versions(records)
+        share = interference.intrusions(records)
+        stale = share[share["outcome"] == "stale"]
+        looks = look(right["arm"])
+        with paper():
+            figure, (left, other) = canvas(PAGE * 0.78, 2.45, 1, 2)
+            dodge = 0.05
+            chance_line(left, right, "versions")
+            intervals(left, right, "versions", looks, dodge=dodge)
+            unit_axis(left, "accuracy")
+            left.set_title("Right answers")
+            chance_line(other, stale, "versions", text="guessing")
+            intervals(other, stale, "versions", looks, dodge=dodge)
+            unit_axis(other, "share of answers")
+            other.set_title("Stale answers")
+            for axes in (left, other):
+                axes.set_xlabel(words("versions"))
+                axes.set_xticks(sorted(right["versions"].unique()))
+            legend_above(figure, left)
+        data = pd.concat([right.assign(panel="accuracy"), stale.assign(panel="stale")], ignore_index=True)
+        most = right["versions"].max()
+        seen = _extremes(stale[stale["versions"] == most], f"stale answers at {int(most)} versions")
+        plots.append(
+            Plot(
+                f"versions-{task}",
+                f"Accuracy and stale answers against versions ({task})",
+                "Each key is bound 1 to "
+                f"{int(most)} times; the latest value is asked. Mean over {_runs(right)}; bars: 95% intervals over "
+                "runs and sequences. Dashed: guessing among the values presented.",
+                f"Two panels against versions of the key. {seen}",
+                figure,
+                data,
+            )
+        )
+    return _some(plots, "accuracy by versions: no task here has keys with several versions")
+
+
+def intrusions_by_age(study: Study) -> list[Plot]:
+    """Stale answers by how many versions back they were right, against guessing."""
+    plots = []
+    for task, records in _tasks(study, "stale_age", "n_stale"):
+        if int(records["n_stale"].max()) < 1:
+            continue
+        ages = interference.stale_ages(records)
+        looks = look(ages["arm"])
+        with paper():
+            figure, axes = canvas(COLUMN, 2.6)
+            chance_line(axes, ages, "age", text="guessing")
+            intervals(axes, ages, "age", looks, dodge=0.07)
+            axes.set_xlabel(words("age"))
+            axes.set_ylabel("share of queries")
+            axes.set_ylim(bottom=-0.01)
+            axes.set_xticks(sorted(ages["age"].unique()))
+            axes.set_title("Intrusions of overwritten values")
+            legend_above(figure, axes)
+        plots.append(
+            Plot(
+                f"intrusions-{task}",
+                f"Intrusions by age ({task})",
+                "Share of queries answered with the value that the key had so many versions ago, among queries whose key has "
+                f"one. Mean over {_runs(ages)}; bars: 95% intervals over runs and sequences. Dashed: guessing.",
+                f"Share of stale answers against age. {_extremes(ages[ages['age'] == 1], 'answers one version old')}",
+                figure,
+                ages,
+            )
+        )
+    return _some(plots, "intrusions by age: no query here asks for a key that was overwritten")
+
+
+def retention_by_lag(study: Study, axis: str = "lag_tokens") -> list[Plot]:
+    """Accuracy against lag, one plot a task."""
+    plots = []
+    for task, records in _tasks(study, axis):
+        if records[axis].nunique() < 2:
+            continue
+        frame = retention.curve(records, axis, bins=10)
+        looks = look(frame["arm"])
+        with paper():
+            figure, axes = canvas(COLUMN, 2.6)
+            chance_line(axes, frame, axis)
+            intervals(axes, frame, axis, looks)
+            unit_axis(axes)
+            axes.set_xlabel(words(axis))
+            _log_if_wide(axes, frame[axis].to_numpy(float))
+            axes.set_title("Retention")
+            legend_above(figure, axes)
+        far = frame[frame[axis] >= frame[axis].max() * 0.8]
+        plots.append(
+            Plot(
+                f"retention-{axis.replace('_', '-')}-{task}",
+                f"Retention by {words(axis).partition(' (')[0]} ({task})",
+                f"Accuracy by {words(axis)}; cells hold about equal numbers of queries. Mean over {_runs(frame)}; intervals: "
+                "95% over runs and sequences. Dashed: guessing among the values presented.",
+                f"Accuracy against lag. {_extremes(far, 'accuracy at the longest lags')}",
+                figure,
+                frame,
+            )
+        )
+    return _some(plots, f"retention: no task here varies {axis}")
+
+
+def learning_curves(study: Study) -> list[Plot]:
+    """Validation accuracy against training step: thin lines are runs, the thick line their mean."""
+    plots = []
+    metrics = study.metrics
+    if metrics.empty or "accuracy" not in metrics:
+        raise NotApplicable("learning curves: no metrics.jsonl here holds accuracies")
+    metrics = metrics[(metrics["split"] == "validation") & metrics["accuracy"].notna()]
+    for task, frame in metrics.groupby("task", sort=True):
+        grouped = frame.groupby(["arm", "step"])["accuracy"]
+        mean = pd.DataFrame(grouped.agg(["mean", "min", "max", "size"])).reset_index()
+        mean = mean.rename(columns={"min": "low", "max": "high", "size": "runs"})
+        looks = look(mean["arm"])
+        with paper():
+            figure, axes = canvas(COLUMN, 2.6)
+            for arm, rows, style in ordered(frame, looks):
+                for _, run in rows.sort_values("step").groupby("run_id"):
+                    axes.plot(run["step"], run["accuracy"], color=style.color, linewidth=0.5, alpha=0.45, zorder=2)
+                rows = mean[mean["arm"] == arm].sort_values("step")
+                every = max(1, len(rows) // 7)
+                axes.plot(rows["step"], rows["mean"], zorder=3, **style.line(label=label(arm), markevery=every))
+            unit_axis(axes, "validation accuracy")
+            axes.set_xlabel(words("step"))
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes.set_title("Learning")
+            legend_above(figure, axes)
+        last = mean[mean["step"] == mean["step"].max()]
+        plots.append(
+            Plot(
+                f"learning-{task}",
+                f"Learning curves ({task})",
+                f"Accuracy on the validation stream during training. Thin: single runs; thick: mean over {_runs(mean)}.",
+                f"Validation accuracy against training step. {_extremes(last, 'final accuracy')}",
+                figure,
+                mean,
+            )
+        )
+    return _some(plots, "learning curves: no validation rows in metrics.jsonl")
+
+
+def answers_by_class(study: Study) -> list[Plot]:
+    """Stacked shares of answer classes, one bar an arm."""
+    plots = []
+    for task, records in _tasks(study, "outcome"):
+        shares = interference.intrusions(records, axis=None)
+        looks = look(shares["arm"])
+        fills = dict(zip(interference.CLASSES, ["#d9d9d9", "#d55e00", "#0072b2", "#cc79a7", "#000000"], strict=True))
+        with paper():
+            figure, axes = canvas(COLUMN, 0.9 + 0.22 * len(looks))
+            for row, arm in enumerate(looks):
+                left = 0.0
+                mine = shares[shares["arm"] == arm].set_index("outcome")["mean"]
+                for name, fill in fills.items():
+                    width = float(mine.get(name, 0.0))
+                    text = name.replace("_", " ") if row == 0 else None
+                    axes.barh(row, width, left=left, color=fill, height=0.7, label=text, linewidth=0)
+                    left += width
+            axes.set_yticks(range(len(looks)), [label(a) for a in looks])
+            axes.invert_yaxis()
+            axes.set_xlim(0, 1)
+            axes.set_xlabel("share of answers")
+            axes.grid(visible=False, axis="y")
+            legend_above(figure, axes, columns=5, handletextpad=0.4, handlelength=1.0)
+        plots.append(
+            Plot(
+                f"answers-{task}",
+                f"What was answered ({task})",
+                "Answers by class: right; stale (a value that the key had before); a value of another key; a value never "
+                f"presented; no value at all. Mean over {_runs(shares)}.",
+                f"Stacked bars of answer classes. {_extremes(shares[shares['outcome'] == 'correct'], 'right answers')}",
+                figure,
+                shares,
+            )
+        )
+    return _some(plots, "answers by class: the records lack outcomes")
+
+
+def query_order(study: Study) -> list[Plot]:
+    """Accuracy against the number of queries asked before: output interference, for sequential scoring."""
+    plots = []
+    for task, records in _tasks(study, "query_index"):
+        if "scoring" not in records or not (records["scoring"] == "sequential").any():
+            continue
+        frame = curve(records[records["scoring"] == "sequential"], "query_index")
+        looks = look(frame["arm"])
+        with paper():
+            figure, axes = canvas(COLUMN, 2.6)
+            intervals(axes, frame, "query_index", looks)
+            unit_axis(axes)
+            axes.set_xlabel(words("query_index"))
+            axes.set_title("Output interference")
+            legend_above(figure, axes)
+        seen = _extremes(frame[frame["query_index"] == frame["query_index"].max()], "accuracy of the last query")
+        caption = f"Accuracy by queries asked before, each of which the model also read. Mean over {_runs(frame)}."
+        plots.append(Plot(f"query-order-{task}", f"Output interference ({task})", caption, seen, figure, frame))
+    return _some(plots, "output interference: no run here was scored sequentially")
+
+
+def _tasks(study: Study, *columns: str):
+    """(task, its records) for tasks whose records have `columns`; raises NotApplicable when the table lacks them."""
+    missing = [c for c in columns if c not in study.records]
+    if missing:
+        raise NotApplicable(f"the records lack the column {', '.join(missing)}")
+    for task, records in study.records.groupby("task", sort=True, observed=True):
+        good = records[columns[0]].notna()
+        if good.any():
+            yield str(task), records if good.all() else records[good]
+
+
+def _some(plots: list[Plot], why: str) -> list[Plot]:
+    if not plots:
+        raise NotApplicable(why)
+    return plots
+
+
+def _runs(frame: pd.DataFrame) -> str:
+    low, high = int(frame["runs"].min()), int(frame["runs"].max())
+    return f"{high} run{'s' if high > 1 else ''} per model" if low == high else f"{low} to {high} runs per model"
+
+
+def _extremes(frame: pd.DataFrame, what: str) -> str:
+    """One sentence for the alternative text: who has the most and who the least."""
+    mean = frame.groupby("arm", observed=True)["mean"].mean().sort_values()
+    if mean.empty:
+        return ""
+    most, least = mean.index[-1], mean.index[0]
+    if most == least:
+        return f"{label(str(most))}: {what} {mean.iloc[-1]:.2f}."
+    return f"Most {what}: {label(str(most))}, {mean.iloc[-1]:.2f}; least: {label(str(least))}, {mean.iloc[0]:.2f}."
+
+
+def _log_if_wide(axes, x: np.ndarray) -> None:
+    if x.min() > 0 and x.max() / x.min() > 30:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -1,0 +1,110 @@
+"""The few strokes that the figures share."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from mnemolab.analysis.style import Look, label
+
+__all__ = ["band", "chance_line", "intervals", "ordered", "unit_axis", "words"]
+
+_WORDS = {
+    "lag_tokens": "lag (tokens since the write)",
+    "lag_writes": "lag (later writes)",
+    "serial_position": "serial position (writes before)",
+    "load": "load (bindings written)",
+    "versions": "versions of the key",
+    "version": "earlier versions of the key",
+    "query_index": "queries asked before",
+    "age": "age of the stale value (versions back)",
+    "step": "training step",
+    "fan": "fan (values bound to the key)",
+    "spacing": "spacing of the two writes (tokens)",
+    "depth": "depth of the needle",
+    "length": "length (tokens)",
+}
+
+
+def words(axis: str) -> str:
+    """The axis label of a column."""
+    return _WORDS.get(axis, axis.replace("task.", "").replace("_", " "))
+
+
+def ordered(frame: pd.DataFrame, looks: Mapping[str, Look], column: str = "arm"):
+    """(arm, its rows, its look) in the order of the lineage."""
+    for arm, look in looks.items():
+        rows = frame[frame[column].astype(str) == arm]
+        if len(rows):
+            yield arm, rows, look
+
+
+def intervals(
+    axes: Axes,
+    frame: pd.DataFrame,
+    x: str,
+    looks: Mapping[str, Look],
+    y: Sequence[str] = ("mean", "low", "high"),
+    dodge: float = 0.0,
+) -> None:
+    """One line an arm with error bars; `dodge` moves arms apart along x, in units of x, so that bars do not hide each other."""
+    mean, low, high = y
+    present = [a for a, _, _ in ordered(frame, looks)]
+    for n, (arm, rows, look) in enumerate(ordered(frame.sort_values(x), looks)):
+        shift = dodge * (n - (len(present) - 1) / 2)
+        at, m = rows[x].to_numpy(dtype=float) + shift, rows[mean].to_numpy(dtype=float)
+        error = np.maximum(0, np.stack([m - rows[low].to_numpy(float), rows[high].to_numpy(float) - m]))
+        style = look.line(label=label(arm))
+        axes.errorbar(
+            at, m, yerr=error, elinewidth=0.8, capsize=1.6, capthick=0.8, clip_on=False, zorder=3 + 0.01 * n, **style
+        )
+
+
+def band(
+    axes: Axes,
+    frame: pd.DataFrame,
+    x: str,
+    looks: Mapping[str, Look],
+    y: Sequence[str] = ("mean", "low", "high"),
+    markers: int = 8,
+) -> None:
+    """One line an arm inside a shaded interval, for dense x; about `markers` markers a line."""
+    mean, low, high = y
+    for n, (arm, rows, look) in enumerate(ordered(frame.sort_values(x), looks)):
+        at = rows[x].to_numpy(dtype=float)
+        axes.fill_between(
+            at, rows[low].to_numpy(float), rows[high].to_numpy(float), color=look.color, alpha=0.15, linewidth=0
+        )
+        every = max(1, len(rows) // markers)
+        style: dict[str, Any] = look.line(label=label(arm), markevery=(n * every // max(1, len(looks)), every))
+        axes.plot(at, rows[mean].to_numpy(float), zorder=3 + 0.01 * n, **style)
+
+
+def chance_line(axes: Axes, frame: pd.DataFrame, x: str, column: str = "chance", text: str = "chance") -> None:
+    """Chance against x, the same for all arms (their mean), dashed grey and labelled on the line."""
+    if column not in frame:
+        return
+    level = frame.groupby(x, observed=True)[column].mean().sort_index()
+    axes.plot(
+        level.index.to_numpy(float), level.to_numpy(), color="#666666", linewidth=0.8, linestyle=(0, (2, 2)), zorder=1
+    )
+    axes.annotate(
+        text,
+        (float(level.index[-1]), float(level.iloc[-1])),
+        xytext=(0, 2.5),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=6.5,
+        color="#555555",
+    )
+
+
+def unit_axis(axes: Axes, name: str = "accuracy") -> None:
+    """A y axis from 0 to 1 with room for markers at both ends."""
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    axes.set_yticklabels(["0", ".25", ".5", ".75", "1"])
+    axes.set_ylabel(name)

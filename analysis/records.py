@@ -1,0 +1,263 @@
+"""Finished runs as tables: one row a run, one row a test query, one row a training step that was logged.
+
+Big tables stay small: integers are 32 bit, logs 32-bit floats, names categorical, and the list column `stale` becomes
+its length, `n_stale` (10 million queries take about 1.5 GB).
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from mnemolab.errors import BadRequest
+
+__all__ = ["RUN_COLUMNS", "Study", "find_runs", "load_metrics", "load_records", "load_runs", "require", "tidy"]
+
+# What every row of records and metrics says about its run. `arm` is what is compared: the stage and whatever else varies.
+RUN_COLUMNS = ("run_id", "task", "stage", "arm", "recipe", "seed", "depth", "width")
+
+_Paths = str | Path | Iterable[str | Path]
+
+
+def find_runs(paths: _Paths) -> list[Path]:
+    """Folders of finished runs at or below `paths`, sorted. Raises BadRequest when a path is missing or holds none."""
+    found: set[Path] = set()
+    for path in [paths] if isinstance(paths, str | Path) else list(paths):
+        folder = Path(path)
+        if not folder.is_dir():
+            raise BadRequest(f"FOLDER {folder}: no such folder; give a run folder or a folder of runs")
+        here = {file.parent for file in folder.rglob("result.json") if (file.parent / "config.yaml").exists()}
+        if not here:
+            raise BadRequest(
+                f"FOLDER {folder}: no finished run in it (no result.json); train first, or name the right folder"
+            )
+        found |= here
+    return sorted(found)
+
+
+def load_runs(paths: _Paths) -> pd.DataFrame:
+    """One row a run: `folder`, the columns of RUN_COLUMNS, the config flattened (`model.width`) and the result (`test.accuracy`)."""
+    rows = []
+    for folder in find_runs(paths):
+        config, result = _config(folder), _json(folder / "result.json")
+        model = config.get("model", {})
+        row = {
+            "folder": str(folder),
+            "run_id": str(result.get("run_id", folder.name)),
+            "task": config.get("task", {}).get("name"),
+            "stage": model.get("name"),
+            "recipe": model.get("recipe", "matched"),
+            "seed": config.get("seed", 0),
+            "depth": model.get("depth"),
+            "width": model.get("width"),
+            "scoring": config.get("scoring"),
+            **_flat(config),
+        }
+        row |= {key: value for key, value in _flat(result).items() if key not in row}
+        rows.append(row)
+    runs = pd.DataFrame(rows).drop_duplicates("run_id", ignore_index=True)
+    runs.insert(4, "arm", arms(runs))
+    return runs
+
+
+def arms(runs: pd.DataFrame) -> pd.Series:
+    """The stage, with the model fields (and recipe) that vary within the table's stages: `kda, depth 2`."""
+    fields = [c for c in runs.columns if c.startswith("model.") and c != "model.name"]
+    texts = {c: runs[c].map(_text) for c in fields}
+    varying = [c for c in fields if runs.groupby("stage")["stage"].count().size and _varies(runs["stage"], texts[c])]
+    label = runs["stage"].astype(str)
+    for column in varying:
+        label = label + ", " + column.removeprefix("model.").replace("_", " ") + " " + texts[column]
+    return label
+
+
+def load_metrics(paths: _Paths) -> pd.DataFrame:
+    """Learning curves: the rows of every metrics.jsonl (`step`, `split`, `loss`, `accuracy` ...) with RUN_COLUMNS."""
+    runs = load_runs(paths)
+    frames = []
+    for _, run in runs.iterrows():
+        file = Path(run["folder"]) / "metrics.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines() if line.strip()] if file.exists() else []
+        if lines:
+            frames.append(pd.DataFrame(lines).assign(**{c: run[c] for c in RUN_COLUMNS}))
+    if not frames:
+        return pd.DataFrame(columns=[*RUN_COLUMNS, "step", "split", "loss", "accuracy"])
+    return pd.concat(frames, ignore_index=True)
+
+
+def load_records(paths: _Paths, columns: Iterable[str] | None = None) -> pd.DataFrame:
+    """One row a test query of every finished run at or below `paths`, with RUN_COLUMNS and the task fields that vary.
+
+    `columns` limits what is read from records.parquet (RUN_COLUMNS are always there). `condition` becomes a name where the
+    task is known. Raises BadRequest when a path is missing or holds no finished run.
+    """
+    return _records(load_runs(paths), columns)
+
+
+def _records(runs: pd.DataFrame, columns: Iterable[str] | None = None) -> pd.DataFrame:
+    varying = [
+        c for c in runs.columns if c.startswith("task.") and runs[c].map(_text).nunique() > 1 and c != "task.name"
+    ]
+    tables = []
+    for _, run in runs.iterrows():
+        file = Path(run["folder"]) / "records.parquet"
+        if not file.exists():
+            raise BadRequest(f"{file}: missing, though the run is finished; train it again with the same --out")
+        table = _small(pq.read_table(file, columns=list(columns) if columns is not None else None))
+        for name in (*RUN_COLUMNS, *varying):
+            if name in table.column_names:
+                table = table.drop_columns(name)
+            table = table.append_column(name, _constant(run[name], table.num_rows))
+        tables.append(table)
+    table = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+    return _name_conditions(table.to_pandas(self_destruct=True, split_blocks=True))
+
+
+def tidy(frame: pd.DataFrame, **defaults: Any) -> pd.DataFrame:
+    """A table from elsewhere (a Parquet of foreign records) with RUN_COLUMNS filled in: one run, or as its columns say."""
+    filled = {"run_id": "foreign", "task": "unknown", "stage": "foreign", "recipe": "foreign", "seed": 0} | defaults
+    frame = frame.copy(deep=False)
+    for name in RUN_COLUMNS:
+        if name not in frame:
+            frame[name] = frame["stage"] if name == "arm" else filled.get(name, -1)
+    if "n_stale" not in frame and "stale" in frame:
+        frame["n_stale"] = [int(sum(v >= 0 for v in values)) for values in frame["stale"]]
+    return frame.drop(columns="stale", errors="ignore")
+
+
+def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
+    """Raise BadRequest unless `frame` has rows and all of `columns`; `what` names the analysis."""
+    missing = [c for c in columns if c not in frame.columns]
+    if missing:
+        raise BadRequest(
+            f"{what}: the records lack the column {', '.join(missing)}; have: {', '.join(map(str, frame.columns))}"
+        )
+    if frame.empty:
+        raise BadRequest(f"{what}: no query is left to analyse; check the filter, or the task's number of queries")
+
+
+@dataclass(frozen=True)
+class Study:
+    """The tables of one folder of runs, each read when first used."""
+
+    paths: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, paths: _Paths) -> "Study":
+        return cls(tuple(Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)))
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        return load_runs(self.paths)
+
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        return _records(self.runs)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        return load_metrics(self.paths)
+
+
+def _small(table: pa.Table) -> pa.Table:
+    """32-bit numbers, categorical text, and `n_stale` in place of the list column `stale`."""
+    for name in table.column_names:
+        column = table[name]
+        kind = column.type
+        at = table.column_names.index(name)
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            if name == "stale":
+                table = table.append_column("n_stale", _count_used(column))
+            table = table.remove_column(table.column_names.index(name))
+        elif pa.types.is_int64(kind):
+            table = table.set_column(at, name, column.cast(pa.int32()))
+        elif pa.types.is_float64(kind):
+            table = table.set_column(at, name, column.cast(pa.float32()))
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            table = table.set_column(at, name, column.cast(pa.string()).dictionary_encode())
+    return table
+
+
+def _count_used(column: pa.ChunkedArray) -> pa.Array:
+    """How many entries of each list are tokens (>= 0)."""
+    whole = column.combine_chunks()
+    whole = whole.cast(pa.list_(whole.type.value_type))
+    used = whole.flatten().to_numpy(zero_copy_only=False) >= 0
+    rows = np.repeat(np.arange(len(whole)), np.diff(whole.offsets.to_numpy()))
+    return pa.array(np.bincount(rows, weights=used, minlength=len(whole)).astype(np.int16))
+
+
+def _constant(value: Any, rows: int) -> pa.Array:
+    if isinstance(value, str):
+        return pa.DictionaryArray.from_arrays(np.zeros(rows, dtype=np.int32), pa.array([value]))
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return pa.nulls(rows, pa.int32())
+    if isinstance(value, float | np.floating) and not float(value).is_integer():
+        return pa.array(np.full(rows, value, dtype=np.float32))
+    if isinstance(value, int | float | np.integer | np.floating):
+        return pa.array(np.full(rows, int(value), dtype=np.int32))
+    return _constant(_text(value), rows)
+
+
+def _name_conditions(frame: pd.DataFrame) -> pd.DataFrame:
+    """Condition codes to names, task by task; codes of unknown tasks stay numbers in text."""
+    from mnemolab.tasks import TASKS
+
+    if "condition" not in frame or not pd.api.types.is_integer_dtype(frame["condition"]):
+        return frame
+    texts: list[str] = []
+    codes = np.zeros(len(frame), dtype=np.int16)
+    for task in frame["task"].unique():
+        names: list[str] = list(TASKS[task].conditions) if task in TASKS else []
+        mine = (frame["task"] == task).to_numpy()
+        for code in np.unique(frame["condition"].to_numpy()[mine]):
+            text = names[code] if 0 <= code < len(names) else str(code)
+            if text not in texts:
+                texts.append(text)
+            codes[mine & (frame["condition"].to_numpy() == code)] = texts.index(text)
+    frame["condition"] = pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(texts))
+    return frame
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load((folder / "config.yaml").read_text(), Loader=loader) or {}
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except json.JSONDecodeError as error:
+        raise BadRequest(
+            f"{file}: not JSON ({error.msg} in line {error.lineno}); remove the run and train it again"
+        ) from error
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return "default"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _varies(stage: pd.Series, text: pd.Series) -> bool:
+    return bool((text.groupby(stage).nunique() > 1).any())

@@ -1,0 +1,151 @@
+"""Intervals for means: runs are what is resampled, and sequences within them.
+
+R runs, E sequences (examples) of a run, X cells (points of a curve), n bootstrap draws.
+A percentile interval over few runs is too narrow, so its levels are widened as by Hesterberg (2015, "What teachers should
+know about the bootstrap", expanded percentile): with 3 runs it reaches the extremes of the draws, with 12 the 1.1 and
+98.9 percentiles.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from mnemolab.errors import BadRequest
+
+__all__ = ["hierarchical_bootstrap", "iqm", "levels", "mean_interval", "performance_profile", "run_interval", "wilson"]
+
+Floats = NDArray[np.float64]
+# More sequences than this are summed into blocks first: same variance, bounded work.
+_BLOCKS = 512
+
+
+def levels(runs: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Lower and upper percentile (0 to 1) of the expanded percentile interval for `runs` runs; one run: no widening."""
+    tail = (1 - confidence) / 2
+    if runs > 1:
+        tail = float(stats.norm.cdf(-np.sqrt(runs / (runs - 1)) * stats.t.ppf(1 - tail, runs - 1)))
+    return tail, 1 - tail
+
+
+def mean_interval(
+    values: ArrayLike, *, confidence: float = 0.95, seed: int = 0, draws: int = 2000
+) -> tuple[float, float, float]:
+    """Mean of one value a run, with a bootstrap interval over runs. Equal values give a point; one run gives a point.
+
+    Raises BadRequest for no values or for values that are not finite.
+    """
+    return run_interval(values, np.mean, confidence=confidence, seed=seed, draws=draws)
+
+
+def run_interval(
+    values: ArrayLike,
+    statistic: Callable[..., NDArray] = np.mean,
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
+    draws: int = 2000,
+) -> tuple[float, float, float]:
+    """`statistic(values, axis=)` over runs with a bootstrap interval (R,) -> (estimate, low, high)."""
+    x = np.asarray(values, dtype=float)
+    if x.size == 0:
+        raise BadRequest("an interval needs at least one run; got none")
+    if not np.isfinite(x).all():
+        raise BadRequest(
+            f"an interval needs finite values; got {int((~np.isfinite(x)).sum())} of {x.size} that are not"
+        )
+    estimate = float(statistic(x, axis=0))
+    if x.size == 1 or np.all(x == x[0]):
+        return estimate, estimate, estimate
+    picks = np.random.default_rng(seed).integers(0, x.size, size=(x.size, draws))
+    low, high = np.quantile(statistic(x[picks], axis=0), levels(x.size, confidence))
+    return estimate, float(low), float(high)
+
+
+def hierarchical_bootstrap(
+    sums: Sequence[ArrayLike],
+    counts: Sequence[ArrayLike],
+    *,
+    confidence: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+) -> tuple[Floats, Floats, Floats]:
+    """Mean over runs of each run's ratio, with an interval that resamples runs and, within them, sequences.
+
+    `sums[r]` and `counts[r]` (E,X): what each sequence of run r adds to the numerator and denominator of X cells. Returns
+    estimate, low, high (X,). A run without queries in a cell does not count there; a cell that no run has is NaN, which
+    callers drop. Equal samples give a point.
+    """
+    if not len(sums):
+        raise BadRequest("hierarchical bootstrap: no runs")
+    rng = np.random.default_rng(seed)
+    ratios, resampled = [], []
+    for total, count in zip(sums, counts, strict=True):
+        s, c = (_blocks(np.asarray(a, dtype=float)) for a in (total, count))
+        ratios.append(_ratio(s.sum(0), c.sum(0)))
+        resampled.append(_resample(s, c, draws, rng))
+    per_run = np.stack(ratios)  # (R,X)
+    within = np.stack(resampled)  # (R,n,X)
+    picks = rng.integers(0, len(per_run), size=(draws, len(per_run)))
+    # each slot of a draw takes its run's next unused resample, so that a run picked twice is resampled twice
+    slots = rng.permuted(np.tile(np.arange(draws)[:, None], (1, len(per_run))), axis=0)
+    drawn = _mean(within[picks, slots], axis=1)  # (n,X)
+    estimate = _mean(per_run, axis=0)
+    low, high = np.full_like(estimate, np.nan), np.full_like(estimate, np.nan)
+    for x in np.flatnonzero(np.isfinite(estimate)):
+        some = drawn[:, x][np.isfinite(drawn[:, x])]
+        runs = int(np.isfinite(per_run[:, x]).sum())
+        low[x], high[x] = np.quantile(some, levels(runs, confidence)) if some.size else (estimate[x], estimate[x])
+    return estimate, np.minimum(low, estimate), np.maximum(high, estimate)
+
+
+def wilson(successes: float, trials: float, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Share with its Wilson score interval: (share, low, high). Raises BadRequest when trials < 1 or out of range."""
+    if trials < 1 or not 0 <= successes <= trials:
+        raise BadRequest(
+            f"wilson: successes={successes}, trials={trials}; need trials >= 1 and 0 <= successes <= trials"
+        )
+    z = stats.norm.ppf(0.5 + confidence / 2)
+    share = successes / trials
+    middle = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z * np.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
+    return share, float(max(0.0, min(middle - half, share))), float(min(1.0, max(middle + half, share)))
+
+
+def iqm(values: ArrayLike, axis: int = 0) -> NDArray:
+    """Interquartile mean: the mean of the middle half (Agarwal et al. 2021), trimming floor(n/4) at each end."""
+    return stats.trim_mean(np.asarray(values, dtype=float), 0.25, axis=axis)
+
+
+def performance_profile(values: ArrayLike, thresholds: ArrayLike) -> NDArray:
+    """Share of runs (and tasks) that score above each threshold (Agarwal et al. 2021): any shape -> (len(thresholds),)."""
+    flat = np.asarray(values, dtype=float).ravel()
+    if flat.size == 0:
+        raise BadRequest("performance profile: no scores")
+    return (flat[None, :] > np.asarray(thresholds, dtype=float)[:, None]).mean(1)
+
+
+def _blocks(x: Floats) -> Floats:
+    """(E,X) -> (min(E, blocks), X): sums over blocks of sequences."""
+    if len(x) <= _BLOCKS:
+        return x
+    out = np.zeros((_BLOCKS, x.shape[1]))
+    np.add.at(out, np.arange(len(x)) % _BLOCKS, x)
+    return out
+
+
+def _resample(s: Floats, c: Floats, draws: int, rng: np.random.Generator) -> Floats:
+    """(E,X) sums and counts -> (n,X) ratios of resampled sequences."""
+    weights = rng.multinomial(len(s), np.full(len(s), 1 / len(s)), size=draws).astype(float)
+    return _ratio(weights @ s, weights @ c)
+
+
+def _ratio(s: Floats, c: Floats) -> Floats:
+    return np.divide(s, c, out=np.full(np.shape(s), np.nan), where=c > 0)
+
+
+def _mean(x: Floats, axis: int) -> Floats:
+    """Mean of the finite entries; NaN, without a warning, where there are none."""
+    good = np.isfinite(x)
+    return _ratio(np.where(good, x, 0).sum(axis), good.sum(axis).astype(float))

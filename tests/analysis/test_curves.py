@@ -1,0 +1,119 @@
+"""Curves, intrusions and ratios on hand-made records with known answers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mnemolab.analysis import interference, retention
+from mnemolab.analysis.cells import axis_bins, curve, per_run
+from mnemolab.errors import BadRequest
+
+
+def table(**columns) -> pd.DataFrame:
+    """Records of one run where only the given columns matter."""
+    rows = len(next(iter(columns.values())))
+    base = {"run_id": "a", "arm": "kda", "example": np.arange(rows), "chance": 0.25, "version": 0, "n_stale": 0}
+    return pd.DataFrame({**base, **columns})
+
+
+def test_curve_means_by_hand():
+    frame = pd.concat(
+        [
+            table(lag_writes=[1, 1, 2, 2], correct=[1, 1, 1, 0]),
+            table(lag_writes=[1, 1, 2, 2], correct=[1, 0, 0, 0]).assign(run_id="b"),
+        ]
+    )
+    out = retention.curve(frame, "lag_writes")
+    assert out["mean"].tolist() == [0.75, 0.25] and out["runs"].tolist() == [2, 2] and out["queries"].tolist() == [4, 4]
+    assert out["corrected"].tolist() == pytest.approx([(0.75 - 0.25) / 0.75, 0]) and out["chance"].tolist() == [
+        0.25,
+        0.25,
+    ]
+    assert (out["low"] <= out["mean"]).all() and (out["mean"] <= out["high"]).all()
+
+
+def test_runs_weigh_the_same_however_many_queries_they_have():
+    frame = pd.concat(
+        [table(lag_writes=[1] * 9, correct=[1] * 9), table(lag_writes=[1], correct=[0]).assign(run_id="b")]
+    )
+    assert curve(frame, "lag_writes")["mean"].item() == 0.5
+    assert per_run(frame, "lag_writes")["mean"].tolist() == [1, 0]
+
+
+def test_arms_do_not_mix_and_equal_seeds_repeat():
+    frame = pd.concat([table(x=[0, 1], correct=[1, 1]), table(x=[0, 1], correct=[0, 0]).assign(arm="gpt2", run_id="b")])
+    out = curve(frame, "x")
+    assert dict(zip(out["arm"], out["mean"], strict=True)) == {"gpt2": 0.0, "kda": 1.0}
+    pd.testing.assert_frame_equal(out, curve(frame, "x"))
+
+
+def test_sums_over_blocks_change_no_mean():
+    rng = np.random.default_rng(0)
+    frame = table(x=rng.integers(0, 3, 5000), correct=rng.integers(0, 2, 5000))
+    out = curve(frame, "x", draws=10)
+    assert out["mean"].tolist() == pytest.approx(frame.groupby("x")["correct"].mean().tolist())
+
+
+def test_wide_axes_are_binned_into_equal_counts():
+    bins = axis_bins(np.arange(1200))
+    assert np.unique(bins).size == 12 and np.bincount(bins).tolist() == [100] * 12
+    assert axis_bins([5, 5, 9]).tolist() == [0, 0, 1]
+
+
+def test_named_axis_keeps_its_labels():
+    frame = table(condition=["shift", "none", "shift"], correct=[1, 0, 0])
+    out = curve(frame, "condition")
+    assert dict(zip(out["condition"], out["mean"], strict=True)) == {"none": 0.0, "shift": 0.5}
+
+
+def test_values_that_are_nan_are_left_out_and_all_nan_is_an_error():
+    frame = table(x=[0, 0, 1], correct=[1, 0, 1], log=[np.nan, 2.0, np.nan])
+    out = curve(frame, "x", "log")
+    assert out["x"].tolist() == [0] and out["mean"].tolist() == [2]
+    with pytest.raises(BadRequest, match="no query is left"):
+        curve(frame.assign(log=np.nan), "x", "log")
+
+
+def test_missing_columns_are_named():
+    with pytest.raises(BadRequest, match="lag_tokens"):
+        retention.curve(table(correct=[1]), "lag_tokens")
+
+
+def test_accuracy_by_versions():
+    out = interference.accuracy_by_versions(table(version=[0, 0, 1, 1], correct=[1, 1, 0, 1]))
+    assert out["versions"].tolist() == [1, 2] and out["mean"].tolist() == [1, 0.5]
+
+
+def test_intrusion_shares_and_excess_over_chance():
+    frame = table(
+        version=[2, 2, 2, 2],
+        n_stale=[2, 2, 2, 2],
+        outcome=["stale", "stale", "correct", "other_key"],
+        chance=[0.1] * 4,
+        correct=[0, 0, 1, 0],
+    )
+    out = interference.intrusions(frame).set_index("outcome")
+    assert out["mean"].to_dict() == {"correct": 0.25, "stale": 0.5, "other_key": 0.25, "absent": 0, "invalid": 0}
+    chance = {"correct": 0.1, "stale": 0.2, "other_key": 0.7, "absent": 0, "invalid": 0}
+    assert out["chance"].to_dict() == pytest.approx(chance)
+    assert out["excess"].to_dict() == pytest.approx({k: out["mean"][k] - chance[k] for k in chance})
+
+
+def test_stale_ages_count_only_keys_that_have_that_age():
+    frame = table(n_stale=[1, 1, 2, 2], stale_age=[1, 0, 2, 1], chance=[0.1] * 4)
+    out = interference.stale_ages(frame)
+    assert out["age"].tolist() == [1, 2] and out["mean"].tolist() == [0.5, 0.5] and out["queries"].tolist() == [4, 2]
+    assert out["excess"].tolist() == pytest.approx([0.4, 0.4])
+
+
+def test_stale_ages_without_stale_values_is_an_empty_table():
+    out = interference.stale_ages(table(n_stale=[0, 0], stale_age=[0, 0]))
+    assert out.empty and "excess" in out
+
+
+def test_stale_new_ratio_is_the_odds():
+    frame = table(version=[1, 1, 2, 0], log_odds_stale=[np.log(4), np.log(4), 0.0, np.nan])
+    out = interference.stale_new_ratio(frame)
+    assert out["versions"].tolist() == [2, 3] and out["ratio"].tolist() == pytest.approx([0.25, 1])
+    with pytest.raises(BadRequest, match="overwritten"):
+        interference.stale_new_ratio(frame.assign(log_odds_stale=np.nan))

@@ -1,0 +1,82 @@
+"""Run folders to tables."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mnemolab.analysis.records import Study, find_runs, load_metrics, load_records, load_runs, require, tidy
+from mnemolab.errors import BadRequest
+
+
+def test_records_of_a_folder_have_run_columns_and_no_lists(runs):
+    records = load_records(runs)
+    assert len(records) == 15 * 360
+    assert set(records["stage"].unique()) == {"linear_attention", "deltanet", "gpt2", "gated_deltanet", "kda"}
+    assert {"run_id", "task", "arm", "seed", "n_stale", "correct", "scoring"} <= set(records)
+    assert "stale" not in records
+    assert (records["n_stale"] == records["version"]).all()
+    assert records["example"].dtype == np.int32 and records["run_id"].dtype == "category"
+
+
+def test_columns_limit_what_is_read(runs):
+    assert set(load_records(runs, ["correct"])) == {
+        "correct", "run_id", "task", "stage", "arm", "recipe", "seed", "depth", "width",
+    }  # fmt: skip
+
+
+def test_runs_and_metrics(runs):
+    table = load_runs(runs)
+    assert len(table) == 15 and table["model.width"].eq(64).all() and table["test.accuracy"].between(0, 1).all()
+    metrics = load_metrics(runs)
+    assert len(metrics) == 15 * 14 and set(metrics["split"]) == {"train", "validation"}
+
+
+def test_arm_names_the_factors_that_vary_within_a_stage(tmp_path, write_run):
+    for depth in (1, 2):
+        write_run(tmp_path, "kda", 0, depth=depth)
+    write_run(tmp_path, "gpt2", 0)
+    assert sorted(load_runs(tmp_path)["arm"]) == ["gpt2, depth 1", "kda, depth 1", "kda, depth 2"]
+
+
+def test_what_is_not_there_is_a_bad_request(tmp_path):
+    with pytest.raises(BadRequest, match="no such folder"):
+        find_runs(tmp_path / "nowhere")
+    with pytest.raises(BadRequest, match="no finished run"):
+        Study.of(tmp_path).runs.head()
+
+
+def test_missing_records_and_broken_results_are_named(tmp_path, write_run):
+    run = write_run(tmp_path, "kda", 0)
+    (run / "records.parquet").unlink()
+    with pytest.raises(BadRequest, match=r"records\.parquet: missing"):
+        load_records(tmp_path)
+    (run / "result.json").write_text("{")
+    with pytest.raises(BadRequest, match="not JSON"):
+        load_runs(tmp_path)
+
+
+def test_unfinished_runs_are_left_out(tmp_path, write_run):
+    write_run(tmp_path, "kda", 0)
+    (write_run(tmp_path, "kda", 1) / "result.json").unlink()
+    assert len(load_runs(tmp_path)) == 1
+
+
+def test_foreign_tables_get_run_columns():
+    frame = tidy(
+        pd.DataFrame({"example": [0, 0], "stale": [[5, -1], [-1, -1]], "correct": [True, False]}), stage="mine"
+    )
+    assert frame["n_stale"].tolist() == [1, 0] and frame["arm"].tolist() == ["mine", "mine"]
+
+
+def test_require_names_the_missing_column():
+    with pytest.raises(BadRequest, match="lack the column lag_tokens"):
+        require(pd.DataFrame({"a": [1]}), ["lag_tokens"], "retention")
+    with pytest.raises(BadRequest, match="no query is left"):
+        require(pd.DataFrame({"a": []}), ["a"], "retention")
+
+
+def test_a_run_listed_twice_counts_once(runs):
+    assert len(load_runs([runs, runs])) == 15
+    assert json.dumps(sorted(load_runs([runs])["run_id"])) == json.dumps(sorted(load_runs([runs, runs])["run_id"]))

@@ -1,0 +1,80 @@
+"""Figures, the page, and the two commands that make them."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from mnemolab.analysis import report
+from mnemolab.analysis.figures import FIGURES, make
+from mnemolab.analysis.style import look
+from mnemolab.cli import main
+from mnemolab.errors import BadRequest
+
+
+@pytest.fixture(scope="module")
+def page(runs, tmp_path_factory):
+    return report.build(runs, tmp_path_factory.mktemp("report"), command="mnemolab report runs")
+
+
+def test_the_page_is_self_contained_and_complete(page):
+    html = page.read_text()
+    pictures = re.findall(r'<img src="(data:image/png;base64,)[^"]+" alt="([^"]+)"', html)
+    assert len(pictures) == 5 and all(len(alt) > 40 for _, alt in pictures)
+    assert not re.search(r'(src|href)="https?:', html)
+    for text in ("mnemolab report runs", "Commit", "torch 2", "Linear attention", "3/3"):
+        assert text in html
+
+
+def test_every_figure_has_png_pdf_and_its_numbers(page):
+    folder = page.parent / "figures"
+    for csv in folder.glob("*.csv"):
+        assert csv.with_suffix(".png").stat().st_size > 10_000 and csv.with_suffix(".pdf").stat().st_size > 5_000
+        assert len(pd.read_csv(csv)) > 2
+    assert {p.stem for p in folder.glob("*.csv")} >= {
+        "versions-synthetic",
+        "intrusions-synthetic",
+        "learning-synthetic",
+    }
+    assert b"/Type3" not in (folder / "versions-synthetic.pdf").read_bytes()
+
+
+def test_figures_repeat_byte_for_byte(runs, tmp_path):
+    for name in ("a", "b"):
+        make(runs, tmp_path / name, ["versions"])
+    for kind in ("png", "pdf", "csv"):
+        first, second = (tmp_path / n / f"versions-synthetic.{kind}" for n in ("a", "b"))
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_what_does_not_apply_is_explained(runs, tmp_path):
+    saved, skipped = make(runs, tmp_path, ["query-order"])
+    assert not saved and "sequential" in skipped["query-order"]
+    with pytest.raises(BadRequest, match="did you mean 'versions'"):
+        make(runs, tmp_path, ["version"])
+    assert len(FIGURES) >= 6
+
+
+def test_a_stage_looks_the_same_in_every_figure():
+    alone, among = look(["kda"])["kda"], look(["gpt2", "kda", "deltanet"])["kda"]
+    assert alone == among
+    both = look(["kda, depth 1", "kda, depth 2"])
+    assert both["kda, depth 1"].color == both["kda, depth 2"].color == alone.color
+    assert both["kda, depth 1"].dash != both["kda, depth 2"].dash
+    assert look(["mine", "kda"])["mine"].color != alone.color
+    everything = look(["rnn", "lstm", "gru", "gpt2", "linear_attention", "mamba2", "gla", "deltanet", "kda", "kimi_k3"])
+    assert len({(x.color, x.marker) for x in everything.values()}) == len(everything)
+
+
+def test_commands(runs, tmp_path, capsys):
+    assert main(["report", str(runs), "--out", str(tmp_path / "r")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "r" / "index.html")
+    assert main(["probe", str(runs), "--probe", "interference,retention", "--out", str(tmp_path / "p")]) == 0
+    assert (tmp_path / "p" / "tables" / "stale-ages.csv").exists() and (tmp_path / "p" / "index.html").exists()
+
+
+def test_commands_refuse_in_one_line(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert main(["probe", str(tmp_path), "--probe", "retentoin"]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 2 and "no finished run" in lines[0] and "did you mean 'retention'" in lines[1]
