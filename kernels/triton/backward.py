@@ -1,0 +1,113 @@
+"""First kernel of the backward pass: the gradient of the state, in reverse over the chunks.
+
+    dU = A^T do + (exp(G_C - G) k) dS';   dS = exp(G_C) dS' + (exp(G) q)^T do - W^T dU        (do carries the scale)
+
+It writes dS' (the gradient that leaves each chunk) and dU; `gradients.py` then treats all chunks at once. One program per
+(batch, head, tile of V): value tiles are independent, as in the forward pass.
+"""
+
+import triton
+import triton.language as tl
+
+from mnemolab.kernels.triton.tiles import load_gate, load_rows, mm, panel, scalar_sums, square
+
+__all__ = ["backward_kernel"]
+
+
+@triton.jit(do_not_specialize=["T", "H", "NT", "scale"])
+def backward_kernel(
+    q_ptr, k_ptr, g_ptr, o_ptr, do_ptr, den_ptr, W_ptr, A_ptr, Q_ptr, K_ptr, G_ptr,
+    dsT_ptr, dzT_ptr, D_ptr, dU_ptr, dz_ptr, dr_ptr, dden_ptr, ds0_ptr, dz0_ptr,
+    sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, T, H, NT, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, C: tl.constexpr,
+    DECAY: tl.constexpr, ERASE: tl.constexpr, NORM: tl.constexpr,
+    P_STATE: tl.constexpr, P_SMALL: tl.constexpr, P_SUM: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    NV: tl.constexpr = FV // BV
+    pid = tl.program_id(0)
+    iv = pid % NV
+    bh = (pid // NV).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    d = tl.arange(0, BK)
+    c = iv * BV + tl.arange(0, BV)
+    i = tl.arange(0, C)
+    wide = bh - bh  # an int64 zero: offsets past 2^31 must not wrap
+    inside = (d < K)[:, None] & (c < V)[None, :]
+    ds = tl.zeros((BK, BV), tl.float32)
+    if dsT_ptr is not None:
+        ds = tl.load(dsT_ptr + bh * (K * V) + d[:, None] * V + c[None, :], mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        dz = tl.zeros((BK,), tl.float32)
+        if dzT_ptr is not None:
+            dz = tl.load(dzT_ptr + bh * K + d, mask=d < K, other=0.0).to(tl.float32)
+    for m in tl.range(0, NT, num_stages=STAGES):
+        n = NT - 1 - m
+        chunk = bh * NT + n
+        row0 = wide + n * C
+        t = n * C + i
+        token = (b * T + row0) * H + h
+        do = load_rows(do_ptr + token * V, t, c, H * V, T, V) * scale
+        if DECAY == 2:
+            q = tl.load(panel(Q_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            k = tl.load(panel(K_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            gc = tl.load(G_ptr + chunk * BK + d)
+        else:
+            q = load_rows(q_ptr + b * sq_b + row0 * sq_t + h * sq_h, t, d, sq_t, T, K)
+            if ERASE:
+                k = load_rows(k_ptr + b * sk_b + row0 * sk_t + h * sk_h, t, d, sk_t, T, K)
+        if DECAY == 1:
+            upto, after, decay = scalar_sums(load_gate(g_ptr + token, t, H, T), C, P_SUM)
+            total = tl.exp(tl.sum(tl.where(i == 0, after + upto, 0.0), axis=0))
+            upto = tl.exp(upto)
+            after = tl.exp(after)
+        if ERASE:
+            W = tl.load(panel(W_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            A = tl.load(square(A_ptr + chunk * (C * C), C)).to(tl.float32)
+        if NORM:
+            den = tl.load(den_ptr + chunk * C + i)
+            do = do / den[:, None]
+            a = tl.arange(0, FV)
+            whole = load_rows(do_ptr + token * V, t, a, H * V, T, V) * load_rows(o_ptr + token * V, t, a, H * V, T, V)
+            dden = -tl.sum(whole, axis=1) * scale / den
+            if iv == 0:
+                tl.store(dden_ptr + chunk * C + i, dden)
+                tl.store(dz_ptr + chunk * BK + d, dz)
+            drop = tl.zeros((BK,), tl.float32)
+            if ERASE:
+                dr = tl.sum(k * dz[None, :], axis=1)
+                if DECAY == 1:
+                    dr *= after
+                dr += tl.sum(A * dden[:, None], axis=0)
+                if iv == 0:
+                    tl.store(dr_ptr + chunk * C + i, dr)
+                drop = tl.sum(W * dr[:, None], axis=0)
+            if DECAY == 0:
+                dz += tl.sum(q * dden[:, None], axis=0) - drop
+            if DECAY == 1:
+                dz = dz * total + tl.sum(q * (dden * upto)[:, None], axis=0) - drop
+            if DECAY == 2:
+                dz = dz * gc + tl.sum(q * dden[:, None], axis=0) - drop
+        tl.store(panel(D_ptr + chunk * (BK * FV) + iv * (BK * BV), BK, BV), ds)
+        if ERASE:
+            du = mm(k, ds, P_STATE)
+            if DECAY == 1:
+                du *= after[:, None]
+            du += mm(tl.trans(A), do, P_SMALL)
+            tl.store(panel(dU_ptr + chunk * (C * FV) + iv * (C * BV), C, BV), du)
+        if DECAY == 1:
+            do *= upto[:, None]
+        grown = mm(tl.trans(q), do, P_STATE)
+        if DECAY == 1:
+            ds *= total
+        if DECAY == 2:
+            ds *= gc[:, None]
+        ds += grown
+        if ERASE:
+            ds -= mm(tl.trans(W), du, P_STATE)
+    if ds0_ptr is not None:
+        tl.store(ds0_ptr + bh * (K * V) + d[:, None] * V + c[None, :], ds, mask=inside)
+    if NORM:
+        if dz0_ptr is not None:
+            if iv == 0:
+                tl.store(dz0_ptr + bh * K + d, dz, mask=d < K)

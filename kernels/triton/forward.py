@@ -1,0 +1,124 @@
+"""Second kernel of the forward pass: the recurrence over chunks, one program per (batch, head, tile of V).
+
+Only two products per chunk depend on the previous chunk (W S and k^T U), since `prepare.py` has solved the chunk. Value
+tiles are independent of each other. Without erase and per-channel decay nothing needs preparing: A is formed here.
+"""
+
+import triton
+import triton.language as tl
+
+from mnemolab.kernels.triton.tiles import load_gate, load_rows, lower_mask, mm, panel, scalar_sums, square, store_rows
+
+__all__ = ["forward_kernel"]
+
+
+@triton.jit(do_not_specialize=["T", "H", "NT", "scale", "eps"])
+def forward_kernel(
+    q_ptr, k_ptr, v_ptr, g_ptr, w_ptr, s0_ptr, z0_ptr,
+    W_ptr, A_ptr, X_ptr, Q_ptr, K_ptr, G_ptr,
+    o_ptr, sT_ptr, zT_ptr, S_ptr, U_ptr, den_ptr, z_ptr, r_ptr,
+    sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, sv_b, sv_t, sv_h, T, H, NT, scale, eps,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, C: tl.constexpr,
+    DECAY: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, NORM: tl.constexpr, SAVE: tl.constexpr,
+    P_NATIVE: tl.constexpr, P_STATE: tl.constexpr, P_SMALL: tl.constexpr, P_SUM: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Writes o, the final state, and with SAVE the state before each chunk, U, and what `normalize` needs again."""
+    NV: tl.constexpr = FV // BV
+    pid = tl.program_id(0)
+    iv = pid % NV
+    bh = (pid // NV).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    d = tl.arange(0, BK)
+    c = iv * BV + tl.arange(0, BV)
+    i = tl.arange(0, C)
+    wide = bh - bh  # an int64 zero: offsets past 2^31 must not wrap
+    inside = (d < K)[:, None] & (c < V)[None, :]
+    s = tl.zeros((BK, BV), tl.float32)
+    if s0_ptr is not None:
+        s = tl.load(s0_ptr + bh * (K * V) + d[:, None] * V + c[None, :], mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        z = tl.zeros((BK,), tl.float32)
+        if z0_ptr is not None:
+            z = tl.load(z0_ptr + bh * K + d, mask=d < K, other=0.0).to(tl.float32)
+    for n in tl.range(0, NT, num_stages=STAGES):
+        chunk = bh * NT + n
+        row0 = wide + n * C
+        t = n * C + i
+        token = (b * T + row0) * H + h
+        v = load_rows(v_ptr + b * sv_b + row0 * sv_t + h * sv_h, t, c, sv_t, T, V)
+        if WRITE == 1:
+            w = load_gate(w_ptr + token, t, H, T)
+            v = v * w[:, None]
+        if WRITE == 2:
+            v = v * load_rows(w_ptr + token * V, t, c, H * V, T, V)
+        if DECAY == 2:
+            q = tl.load(panel(Q_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            k = tl.load(panel(K_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            gc = tl.load(G_ptr + chunk * BK + d)
+        else:
+            q = load_rows(q_ptr + b * sq_b + row0 * sq_t + h * sq_h, t, d, sq_t, T, K)
+            k = load_rows(k_ptr + b * sk_b + row0 * sk_t + h * sk_h, t, d, sk_t, T, K)
+        if DECAY == 1:
+            upto, after, decay = scalar_sums(load_gate(g_ptr + token, t, H, T), C, P_SUM)
+            total = tl.exp(tl.sum(tl.where(i == 0, after + upto, 0.0), axis=0))
+            upto = tl.exp(upto)
+            after = tl.exp(after)
+        if ERASE or DECAY == 2:
+            A = tl.load(square(A_ptr + chunk * (C * C), C)).to(tl.float32)
+        else:
+            A = tl.where(lower_mask(C), mm(q, tl.trans(k), P_NATIVE), 0.0)
+            if DECAY == 1:
+                A *= decay
+        if SAVE:
+            tl.store(panel(S_ptr + chunk * (BK * FV) + iv * (BK * BV), BK, BV), s)
+        if ERASE:
+            X = tl.load(square(X_ptr + chunk * (C * C), C)).to(tl.float32)
+            W = tl.load(panel(W_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            u = mm(X, v, P_SMALL) - mm(W, s, P_STATE)
+            if SAVE:
+                tl.store(panel(U_ptr + chunk * (C * FV) + iv * (C * BV), C, BV), u)
+        else:
+            u = v
+        o = mm(q, s, P_STATE)
+        if DECAY == 1:
+            o *= upto[:, None]
+        o = (o + mm(A, u, P_SMALL)) * scale
+        if NORM:
+            if WRITE == 0:
+                r = tl.where(t < T, 1.0, 0.0)
+            if WRITE == 1:
+                r = w
+            if WRITE == 2:
+                full = load_rows(w_ptr + token * V, t, tl.arange(0, FV), H * V, T, V)
+                r = tl.sum(full, axis=1) / V
+            if ERASE:
+                r = tl.sum(X * r[None, :], axis=1) - tl.sum(W * z[None, :], axis=1)
+            read = tl.sum(q * z[None, :], axis=1)
+            if DECAY == 1:
+                read *= upto
+            den = (read + tl.sum(A * r[None, :], axis=1)) * scale + eps
+            o = o / den[:, None]
+            if SAVE:
+                if iv == 0:
+                    tl.store(den_ptr + chunk * C + i, den)
+                    tl.store(z_ptr + chunk * BK + d, z)
+                    tl.store(r_ptr + chunk * C + i, r)
+            if DECAY == 0:
+                z += tl.sum(k * r[:, None], axis=0)
+            if DECAY == 1:
+                z = z * total + tl.sum(k * (r * after)[:, None], axis=0)
+            if DECAY == 2:
+                z = z * gc + tl.sum(k * r[:, None], axis=0)
+        store_rows(o_ptr + token * V, o, t, c, H * V, T, V)
+        if DECAY == 0:
+            s += mm(tl.trans(k), u, P_STATE)
+        if DECAY == 1:
+            s = s * total + mm(tl.trans(k), u * after[:, None], P_STATE)
+        if DECAY == 2:
+            s = s * gc[:, None] + mm(tl.trans(k), u, P_STATE)
+    tl.store(sT_ptr + bh * (K * V) + d[:, None] * V + c[None, :], s, mask=inside)
+    if NORM:
+        if iv == 0:
+            tl.store(zT_ptr + bh * K + d, z, mask=d < K)

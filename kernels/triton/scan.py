@@ -1,0 +1,221 @@
+"""The memory recurrence as two Triton launches a direction, and its autograd function.
+
+Forward: `prepare.py` solves all chunks at once, `forward.py` carries the state through them (alone when there is nothing
+to solve). Backward: `backward.py` carries the state's gradient, `gradients.py` treats all chunks at once.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from mnemolab.kernels.operands import EPSILON, Operands, State
+from mnemolab.kernels.triton.backward import backward_kernel
+from mnemolab.kernels.triton.forward import forward_kernel
+from mnemolab.kernels.triton.gradients import gradient_kernel
+from mnemolab.kernels.triton.prepare import prepare_kernel
+from mnemolab.kernels.triton.table import Config, choose, padded
+
+__all__ = ["Geometry", "run_backward", "run_forward", "scan"]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the launches of one scan share. Kinds of decay, erase and write: 0 none, 1 scalar, 2 per channel."""
+
+    B: int
+    T: int
+    H: int
+    K: int
+    V: int
+    decay: int
+    erase: int
+    write: int
+    normalize: bool
+    scale: float
+    config: Config
+
+    @property
+    def NT(self) -> int:
+        return -(-self.T // self.config.C)
+
+    @property
+    def prepares(self) -> bool:
+        return self.erase > 0 or self.decay == 2
+
+
+def kind(gate: Tensor | None) -> int:
+    return 0 if gate is None else gate.dim() - 2
+
+
+def geometry(
+    q: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None, write: Tensor | None, normalize: bool,
+    scale: float, chunk_size: int | None,
+) -> Geometry:  # fmt: skip
+    B, T, H, K = q.shape
+    V = v.shape[-1]
+    kinds = kind(log_decay), kind(erase), kind(write)
+    config = choose(v.dtype, B * H, K, V, kinds[0], kinds[1], chunk_size)
+    return Geometry(B, T, H, K, V, *kinds, normalize, scale, config)
+
+
+def rows(x: Tensor) -> Tensor:
+    """x (B,T,H,D) with unit stride along D: other strides are the kernels' business."""
+    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
+
+
+def flat(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def strides(x: Tensor) -> tuple[int, int, int]:
+    return x.stride(0), x.stride(1), x.stride(2)
+
+
+def run_forward(
+    geo: Geometry, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
+    write: Tensor | None, state0: Tensor | None, norm0: Tensor | None, save: bool,
+) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor | None]]:  # fmt: skip
+    """o, the final state, the final denominator state, and what the backward pass needs. Operands have passed `rows`
+    and `flat`. Every element of every output is written by exactly one program."""
+    B, T, H, K, V = geo.B, geo.T, geo.H, geo.K, geo.V
+    config, NT, BH = geo.config, geo.NT, geo.B * geo.H
+    C, BK, FV, P = config.C, padded(K), padded(V), config.precision
+
+    def new(*shape: int, dtype: torch.dtype = P.store) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=q.device)
+
+    kept: dict[str, Tensor | None] = dict.fromkeys(("W", "A", "X", "Q", "K", "G", "S", "U", "den", "z", "r"))
+    if geo.prepares:
+        kept["A"] = new(BH, NT, C, C)
+        if geo.erase:
+            kept["W"], kept["X"] = new(BH, NT, C, BK), new(BH, NT, C, C)
+        if geo.decay == 2:
+            kept["Q"], kept["K"] = new(BH, NT, C, BK), new(BH, NT, C, BK)
+            kept["G"] = new(BH, NT, BK, dtype=torch.float32)
+        prepare_kernel[(BH * NT,)](
+            q, k, log_decay, erase, kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
+            *strides(q), *strides(k), T, H, NT,
+            K=K, BK=BK, C=C, DECAY=geo.decay, ERASE=geo.erase, ANCHOR=config.anchor,
+            P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_INVERSE=P.inverse, P_SMALL=P.small,
+            num_warps=config.prepare_warps, num_stages=1,
+        )  # fmt: skip
+    o = torch.empty((B, T, H, V), dtype=v.dtype, device=v.device)
+    state = new(B, H, K, V, dtype=torch.float32)
+    norm = new(B, H, K, dtype=torch.float32) if geo.normalize else None
+    if save:
+        kept["S"] = new(BH, NT, BK, FV)
+        if geo.erase:
+            kept["U"] = new(BH, NT, C, FV)
+        if geo.normalize:
+            kept["den"], kept["r"] = new(BH, NT, C, dtype=torch.float32), new(BH, NT, C, dtype=torch.float32)
+            kept["z"] = new(BH, NT, BK, dtype=torch.float32)
+    forward_kernel[(BH * (FV // config.BV),)](
+        q, k, v, log_decay, write, state0, norm0,
+        kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
+        o, state, norm, kept["S"], kept["U"], kept["den"], kept["z"], kept["r"],
+        *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale, EPSILON,
+        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C,
+        DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize, SAVE=save,
+        P_NATIVE=P.native, P_STATE=P.state, P_SMALL=P.small, P_SUM=P.sums, STAGES=config.stages,
+        num_warps=config.recurrence_warps, num_stages=config.stages,
+    )  # fmt: skip
+    return o, state, norm, kept
+
+
+def run_backward(
+    geo: Geometry, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
+    write: Tensor | None, kept: dict[str, Tensor | None], o: Tensor | None, do: Tensor, dstate: Tensor | None,
+    dnorm: Tensor | None, dtypes: tuple[torch.dtype | None, torch.dtype | None],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Gradients of q, k, v, log_decay, erase, write, state0, norm0; `dtypes` are those of the last two, None if absent."""
+    B, T, H, K, V = geo.B, geo.T, geo.H, geo.K, geo.V
+    config, NT, BH = geo.config, geo.NT, geo.B * geo.H
+    C, BK, FV, P = config.C, padded(K), padded(V), config.precision
+
+    def new(*shape: int, dtype: torch.dtype = P.store) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=q.device)
+
+    def like(x: Tensor | None) -> Tensor | None:
+        return None if x is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+    D = new(BH, NT, BK, FV)
+    dU = new(BH, NT, C, FV) if geo.erase else None
+    dz = dr = dden = None
+    if geo.normalize:
+        dz, dden = new(BH, NT, BK, dtype=torch.float32), new(BH, NT, C, dtype=torch.float32)
+        dr = new(BH, NT, C, dtype=torch.float32) if geo.erase else None
+    ds0 = None if dtypes[0] is None else new(B, H, K, V, dtype=dtypes[0])
+    dz0 = None if dtypes[1] is None else new(B, H, K, dtype=dtypes[1])
+    backward_kernel[(BH * (FV // config.BV),)](
+        q, k, log_decay, o, do, kept["den"], kept["W"], kept["A"], kept["Q"], kept["K"], kept["G"],
+        dstate, dnorm, D, dU, dz, dr, dden, ds0, dz0,
+        *strides(q), *strides(k), T, H, NT, geo.scale,
+        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, DECAY=geo.decay, ERASE=geo.erase, NORM=geo.normalize,
+        P_STATE=P.state, P_SMALL=P.small, P_SUM=P.sums, STAGES=config.stages,
+        num_warps=config.recurrence_warps, num_stages=config.stages,
+    )  # fmt: skip
+    dq, dk, dv, dg, de, dw = (like(x) for x in (q, k, v, log_decay, erase, write))
+    gradient_kernel[(BH * NT,)](
+        q, k, v, log_decay, erase, write, do, kept["den"], kept["A"], kept["X"], kept["S"], kept["U"], D, dU,
+        kept["z"], kept["r"], dz, dr, dden, dq, dk, dv, dg, de, dw,
+        *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale,
+        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, GV=config.GV,
+        DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize, ANCHOR=config.anchor,
+        P_NATIVE=P.native, P_STATE=P.state, P_SMALL=P.small, P_PAIR=P.pair, P_SUM=P.sums, P_GATE=P.gate,
+        num_warps=config.gradient_warps, num_stages=1,
+    )  # fmt: skip
+    return dq, dk, dv, dg, de, dw, ds0, dz0
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
+        write: Tensor | None, state0: Tensor | None, norm0: Tensor | None, geo: Geometry,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+        q, k, v = rows(q), rows(k), rows(v)
+        log_decay, erase, write, state0, norm0 = (flat(x) for x in (log_decay, erase, write, state0, norm0))
+        o, state, norm, kept = run_forward(geo, q, k, v, log_decay, erase, write, state0, norm0, save=True)
+        ctx.geo, ctx.names = geo, tuple(kept)
+        ctx.dtypes = tuple(None if x is None else x.dtype for x in (state0, norm0))
+        # only the denominator's gradient reads the output again
+        ctx.save_for_backward(q, k, v, log_decay, erase, write, o if geo.normalize else None, *kept.values())
+        ctx.set_materialize_grads(False)
+        return o, state, norm
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, do: Tensor | None, dstate: Tensor | None, dnorm: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, log_decay, erase, write, o, *values = ctx.saved_tensors
+        do = torch.zeros(v.shape, dtype=v.dtype, device=v.device) if do is None else do.contiguous()
+        gradients = run_backward(
+            ctx.geo, q, k, v, log_decay, erase, write, dict(zip(ctx.names, values, strict=True)), o, do,
+            flat(dstate), flat(dnorm), ctx.dtypes,
+        )  # fmt: skip
+        return *gradients, None
+
+
+def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, State]:
+    """o (B,T,H,V) in v.dtype and the final state in float32, or the pair with the denominator's state."""
+    x = operands
+    if x.q.numel() == 0 or x.v.numel() == 0:
+        return _without_tokens(x)
+    geo = geometry(x.q, x.v, x.log_decay, x.erase, x.write, x.normalize, x.scale, chunk_size)
+    with torch.autocast(x.device.type, enabled=False):
+        if torch.is_grad_enabled() and any(value.requires_grad for value in x.named().values()):
+            o, state, norm = _Scan.apply(x.q, x.k, x.v, x.log_decay, x.erase, x.write, x.state0, x.norm0, geo)  # type: ignore[misc]
+        else:
+            gates = (flat(y) for y in (x.log_decay, x.erase, x.write, x.state0, x.norm0))
+            o, state, norm, _ = run_forward(geo, rows(x.q), rows(x.k), rows(x.v), *gates, save=False)
+    return o, (state, norm) if x.normalize else state
+
+
+def _without_tokens(x: Operands) -> tuple[Tensor, State]:
+    """No token or no sequence: an empty output and the state as it came."""
+    o = x.v.new_empty(x.v.shape) * 1
+    state = x.first_state()
+    state = (state[..., :-1].clone(), state[..., -1].clone()) if x.normalize else state.clone()
+    return o, state

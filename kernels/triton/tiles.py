@@ -1,0 +1,164 @@
+"""Building blocks of the scan kernels: products of a stated precision, masked loads, sums of gates, the triangular inverse.
+
+Axis letters: C tokens of a chunk, K key channels, V value channels, BK and BV their padded tiles. No value is ever
+computed in bfloat16: tiles are loaded, cast to float32, and cast down only as operands of a product.
+"""
+
+import triton
+import triton.language as tl
+
+# exp(-104) is 0 in float32: a stronger gate, -inf included, wipes just the same and keeps sums finite
+GATE_FLOOR = tl.constexpr(-104.0)
+
+
+@triton.jit
+def mm(a, b, P: tl.constexpr):
+    """a @ b accumulated in float32; P is "bf16" or one of Triton's precisions for float32 operands."""
+    if P == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+    else:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=P)
+
+
+@triton.jit
+def load_rows(base, t, d, stride_t, T, D):
+    """Tile (C, BD) of rows t and channels d in float32; zero beyond T and D. `base` points to row 0 of the chunk."""
+    i = tl.arange(0, t.shape[0])
+    mask = (t < T)[:, None] & (d < D)[None, :]
+    return tl.load(base + i[:, None] * stride_t + d[None, :], mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store_rows(base, value, t, d, stride_t, T, D):
+    i = tl.arange(0, t.shape[0])
+    mask = (t < T)[:, None] & (d < D)[None, :]
+    tl.store(base + i[:, None] * stride_t + d[None, :], value, mask=mask)
+
+
+@triton.jit
+def load_gate(base, t, stride_t, T):
+    """(C,) scalars of one head, in float32; zero beyond T."""
+    i = tl.arange(0, t.shape[0])
+    return tl.load(base + i * stride_t, mask=t < T, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def square(base, C: tl.constexpr):
+    """Pointers of a contiguous (C, C) tile."""
+    i = tl.arange(0, C)
+    return base + i[:, None] * C + i[None, :]
+
+
+@triton.jit
+def panel(base, R: tl.constexpr, W: tl.constexpr):
+    """Pointers of a contiguous (R, W) tile."""
+    return base + tl.arange(0, R)[:, None] * W + tl.arange(0, W)[None, :]
+
+
+@triton.jit
+def lower_mask(C: tl.constexpr):
+    i = tl.arange(0, C)
+    return i[:, None] >= i[None, :]
+
+
+@triton.jit
+def strict_mask(C: tl.constexpr):
+    i = tl.arange(0, C)
+    return i[:, None] > i[None, :]
+
+
+@triton.jit
+def scalar_sums(g, C: tl.constexpr, P: tl.constexpr):
+    """From gates (C,): sums up to row i, sums after row i, and the (C, C) decay exp(sum over j < s <= i), 0 above.
+
+    Every entry is a plain sum of gates, never a difference of prefix sums: nothing cancels after a strong gate.
+    """
+    g = tl.maximum(g, GATE_FLOOR)
+    i = tl.arange(0, C)
+    upto = tl.sum(tl.where(i[:, None] >= i[None, :], g[None, :], 0.0), axis=1)
+    after = tl.sum(tl.where(i[:, None] < i[None, :], g[None, :], 0.0), axis=1)
+    ones = tl.where(i[:, None] >= i[None, :], 1.0, 0.0)
+    between = mm(ones, tl.where(i[:, None] > i[None, :], g[:, None], 0.0), P)
+    decay = tl.where(i[:, None] >= i[None, :], tl.exp(tl.where(i[:, None] >= i[None, :], between, 0.0)), 0.0)
+    return upto, after, decay
+
+
+@triton.jit
+def channel_sums(g, C: tl.constexpr, P: tl.constexpr):
+    """From gates (C, BK), clamped by the caller: sums up to row i and sums after row i, each (C, BK)."""
+    i = tl.arange(0, C)
+    upto = mm(tl.where(i[:, None] >= i[None, :], 1.0, 0.0), g, P)
+    after = mm(tl.where(i[:, None] < i[None, :], 1.0, 0.0), g, P)
+    return upto, after
+
+
+@triton.jit
+def split_decay(g, half: tl.constexpr, C: tl.constexpr, P: tl.constexpr):
+    """(C, BK) factors of one split level: blocks of 2*half rows, anchored at their middle row a.
+
+    A row i >= a gets exp(sum over a < s <= i), a row j < a gets exp(sum over j < s <= a), so the product for a pair
+    j < a <= i is its decay. All exponents are sums of gates <= 0, and no gate after i enters.
+    """
+    i = tl.arange(0, C)
+    anchor = (i // (2 * half)) * (2 * half) + half
+    late = (i >= anchor)[:, None]
+    s = i[None, :]
+    a = anchor[:, None]
+    t = i[:, None]
+    pick = (late & (s > a) & (s <= t)) | ((t < a) & (s > t) & (s <= a))
+    return tl.exp(mm(tl.where(pick, 1.0, 0.0), g, P))
+
+
+@triton.jit
+def split_pairs(half: tl.constexpr, C: tl.constexpr):
+    """(C, C) mask of the pairs that the level serves: i in the later and j in the earlier half of one block."""
+    i = tl.arange(0, C)
+    block = i // (2 * half)
+    late = (i // half) % 2
+    return (block[:, None] == block[None, :]) & (late[:, None] > late[None, :])
+
+
+@triton.jit
+def split_gate_mask(half: tl.constexpr, C: tl.constexpr):
+    """(C, C) ones where row s of the level's pair sums enters the gate gradient of row t.
+
+    Pairs (i, j) hold t when j < t <= i: for t in the later half all rows s >= t, in the earlier half all rows s < t.
+    """
+    i = tl.arange(0, C)
+    block = i // (2 * half)
+    late = ((i // half) % 2 == 1)[:, None]
+    t = i[:, None]
+    s = i[None, :]
+    same = block[:, None] == block[None, :]
+    return tl.where(same & ((late & (s >= t)) | (~late & (s < t))), 1.0, 0.0)
+
+
+@triton.jit
+def unit_lower_inverse(L, C: tl.constexpr, P: tl.constexpr):
+    """(I + L)^-1 for strictly lower L (C, C): Neumann doubling in blocks of 8, then merges X - X E X.
+
+    The series alone loses 1e9 at C = 64 on near-collinear keys; blocks of 8 keep it below 1e-6.
+    """
+    i = tl.arange(0, C)
+    row = i[:, None]
+    col = i[None, :]
+    N = tl.where(row // 8 == col // 8, -L, 0.0)
+    N2 = mm(N, N, P)
+    X = tl.where(row == col, 1.0, 0.0) + N + N2 + mm(N, N2, P)
+    X += mm(X, mm(N2, N2, P), P)
+    if C > 8:
+        X = _merge(X, L, 8, C, P)
+    if C > 16:
+        X = _merge(X, L, 16, C, P)
+    if C > 32:
+        X = _merge(X, L, 32, C, P)
+    return X
+
+
+@triton.jit
+def _merge(X, L, B: tl.constexpr, C: tl.constexpr, P: tl.constexpr):
+    i = tl.arange(0, C)
+    row = i[:, None]
+    col = i[None, :]
+    E = tl.where((row // (2 * B) == col // (2 * B)) & (row // B != col // B), L, 0.0)
+    return X - mm(X, mm(E, X, P), P)
