@@ -1,0 +1,38 @@
+"""Checkpoints: whole or absent, plain values and tensors only, and never a reason to lose a run."""
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mnemolab.errors import BadRequest
+from mnemolab.files import write_atomic
+from mnemolab.trainers.folder import RESUME, load_checkpoint
+from mnemolab.trainers.state import TrainState
+
+__all__ = ["read_resume", "save_bytes"]
+
+
+def save_bytes(path: Path, value: dict[str, Any]) -> None:
+    """`torch.save` through memory, so that a full disk is an OSError and never half a file."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    write_atomic(path, lambda temporary: temporary.write_bytes(buffer.getbuffer()) and None)
+
+
+def read_resume(folder: Path) -> dict[str, Any] | None:
+    """The checkpoint to go on from, or None. One that cannot be read is put aside with a note: the run starts again."""
+    path = folder / RESUME
+    if not path.exists():
+        return None
+    try:
+        saved = load_checkpoint(path)
+        saved["state"] = TrainState.from_dict(saved["state"])
+    except (BadRequest, KeyError, TypeError) as error:
+        aside = path.with_suffix(".unreadable")
+        path.replace(aside)
+        print(f"mnemolab: {error}; kept as {aside.name}, starting this run from step 0", file=sys.stderr)
+        return None
+    return saved

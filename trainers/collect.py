@@ -1,0 +1,82 @@
+"""One table a sweep and one table of records a task, for pandas, DuckDB or anything that reads Parquet."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mnemolab.errors import BadRequest
+from mnemolab.files import write_atomic
+from mnemolab.trainers.config import RunConfig
+from mnemolab.trainers.folder import is_finished, load_run
+from mnemolab.trainers.sweep import Sweep
+
+__all__ = ["collect", "flat_row", "kept_choice"]
+
+
+def collect(out: str | Path, runs: Sequence[RunConfig], chosen: Sequence[str] | None = None) -> dict[str, Path]:
+    """Write `sweep.parquet` (one row a finished run) and `collected/<task>.parquet` (one row a test query) below `out`.
+
+    Returns what was written, by name. Columns of `sweep.parquet` are config and result with dots between levels, plus
+    `run_id` and, in a sweep that chooses on validation, `chosen`. Records get the columns run_id, stage, recipe, seed,
+    depth and width. Nothing is written when no run is finished.
+    """
+    out = Path(out)
+    finished = [load_run(out / run.run_id) for run in runs if is_finished(out / run.run_id)]
+    if not finished:
+        return {}
+    rows, records = [], {}
+    for run in finished:
+        row = flat_row(run.config.to_dict()) | {
+            f"result.{k}": v for k, v in flat_row(run.result).items() if k != "run_id"
+        }
+        row = {"run_id": run.config.run_id, **row}
+        if chosen is not None:
+            row["chosen"] = run.config.run_id in chosen
+        rows.append(row)
+        if run.result.get("test") is not None:
+            model = run.config.model
+            head = {"run_id": run.config.run_id, "stage": model["name"], "seed": run.config.seed}
+            head |= {name: model[name] for name in ("recipe", "depth", "width")}
+            records.setdefault(run.config.task["name"], []).append(run.records.assign(**head))
+    written = {"sweep": _write(out / "sweep.parquet", pd.DataFrame(rows))}
+    for task, frames in records.items():
+        (out / "collected").mkdir(exist_ok=True)
+        written[task] = _write(out / "collected" / f"{task}.parquet", pd.concat(frames, ignore_index=True))
+    return written
+
+
+def kept_choice(sweep: Sweep, out: str | Path) -> tuple[str, ...] | None:
+    """The chosen runs of a sweep whose runs are below `out`, from their results; None when nothing is chosen."""
+    if not sweep.choose:
+        return None
+    folders = {run.run_id: Path(out) / run.run_id for run in sweep.runs}
+    results = {name: load_run(folder).result for name, folder in folders.items() if is_finished(folder)}
+    chosen = (run.run_id for run in sweep.chosen(results))
+    return tuple(name for name in chosen if results.get(name, {}).get("test") is not None)
+
+
+def flat_row(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}; lists become text, so that a column has one type."""
+    row: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            row |= flat_row(value, f"{prefix}{name}.")
+        else:
+            row[f"{prefix}{name}"] = str(value) if isinstance(value, (list, tuple)) else value
+    return row
+
+
+def _write(path: Path, table: pd.DataFrame) -> Path:
+    # a task with a field that is a number in one run and text in another cannot be one Parquet column
+    for name in table.columns[table.dtypes == object]:
+        kinds = {type(value) for value in table[name].dropna()}
+        if len(kinds) > 1 and not kinds <= {int, float}:
+            table[name] = table[name].map(lambda value: value if value is None else str(value))
+    try:
+        return write_atomic(path, lambda temporary: table.to_parquet(temporary, index=False))
+    except OSError as error:
+        raise BadRequest(
+            f"{path}: cannot write it ({error.strerror}); free some space and run again with --collect"
+        ) from error

@@ -1,0 +1,104 @@
+"""What a sweep would cost: its runs, which of them are finished, and about how long the rest takes."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mnemolab.trainers.config import RunConfig
+from mnemolab.trainers.folder import is_finished, load_run
+from mnemolab.trainers.run import resolve_device
+from mnemolab.trainers.steps import EagerSteps, make_optimiser
+from mnemolab.trainers.sweep import Sweep
+
+__all__ = ["estimate"]
+
+MEASURE_SECONDS = 30.0  # for all kinds of run together; later kinds are scaled from those measured
+TIMED_STEPS = 3
+
+
+def estimate(sweep: Sweep, out: Path, workers: int) -> dict[str, Any]:
+    """{"runs": one row a run, "total", "left", "seconds", "how"}. Trains a few steps of each kind of run; writes nothing.
+
+    Runs are of one kind when they differ in seed and optimiser only. A kind that has a finished run below `out` takes that
+    run's speed. Steps are timed alone on one thread; workers that share cores or a GPU will be slower.
+    """
+    speeds: dict[str, float] = {}
+    per_token: list[float] = []
+    finished = {run.run_id for run in sweep.runs if is_finished(out / run.run_id)}
+    for run in sweep.runs:
+        if run.run_id in finished:
+            result = load_run(out / run.run_id).result
+            if result["steps"] and result["train_seconds"] and not result["resumed"]:
+                speeds[_kind(run)] = result["train_seconds"] / result["steps"]
+    known = len(speeds)
+    began = time.perf_counter()
+    rows = []
+    for run in sweep.runs:
+        kind = _kind(run)
+        if kind not in speeds and (not per_token or time.perf_counter() - began < MEASURE_SECONDS):
+            speeds[kind] = _seconds_per_step(run)
+            per_token.append(speeds[kind] / _size(run))
+        step = speeds.get(kind) or _size(run) * sorted(per_token)[len(per_token) // 2]
+        seconds = 0.0 if run.run_id in finished else step * run.budget.steps
+        fields = " ".join(f"{field}={_at(run, field)}" for field in _varied(sweep))
+        done = run.run_id in finished
+        rows.append({"run_id": run.run_id, "label": run.label, "fields": fields, "finished": done, "seconds": seconds})
+    left = [row for row in rows if not row["finished"]]
+    longest = max((row["seconds"] for row in left), default=0.0)
+    return {
+        "runs": rows,
+        "total": len(rows),
+        "left": len(left),
+        "seconds": max(longest, sum(row["seconds"] for row in left) / max(1, workers)),
+        "how": f"{len(speeds) - known} kinds of run timed now, {known} known from finished runs",
+    }
+
+
+def _kind(run: RunConfig) -> str:
+    values = run.to_dict()
+    values["budget"] = values["budget"]["batch_size"]
+    return json.dumps({k: v for k, v in values.items() if k not in ("seed", "optimiser")}, sort_keys=True)
+
+
+def _size(run: RunConfig) -> float:
+    """Roughly in proportion to the work of a step: tokens x depth x (width plus a constant)."""
+    return run.budget.batch_size * run.task["length"] * run.model["depth"] * (run.model["width"] + 64)
+
+
+def _seconds_per_step(run: RunConfig) -> float:
+    device = resolve_device(run.device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model = run.make_model().to(device)
+        steps = EagerSteps(model, make_optimiser(model, run, device), run.make_task(), run, device)
+        steps.feed.block = 1
+        steps.advance(1)
+        steps.drain()
+        count = min(TIMED_STEPS, run.budget.steps - 1) or 1
+        steps.rates = steps.rates * 2  # a budget of one step still has a step to time
+        began = time.perf_counter()
+        steps.advance(count)
+        steps.drain()
+        return (time.perf_counter() - began) / count
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _varied(sweep: Sweep) -> list[str]:
+    """Dotted fields that differ between runs, seed and names aside: they are in the label."""
+    from mnemolab.trainers.collect import flat_row
+
+    rows = [flat_row(run.to_dict()) for run in sweep.runs]
+    names = dict.fromkeys(name for row in rows for name in row)
+    shown = [name for name in names if name not in ("seed", "task.name", "model.name")]
+    return [name for name in shown if len({str(row.get(name)) for row in rows}) > 1]
+
+
+def _at(run: RunConfig, field: str) -> Any:
+    from mnemolab.trainers.collect import flat_row
+
+    return flat_row(run.to_dict()).get(field, "-")

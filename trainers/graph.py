@@ -1,0 +1,152 @@
+"""Whole optimiser steps as CUDA graphs: the host replays recorded work and reads the log back rarely.
+
+Two graphs: one makes the examples of a block of steps, one takes a step with its slice of the block. Making a block at
+once keeps the many small integer kernels of a task off the step's clock.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import AdamW
+
+from mnemolab.models.backbone import Backbone
+from mnemolab.tasks.base import Task
+from mnemolab.trainers.config import RunConfig
+from mnemolab.trainers.steps import LOG_STEPS, EagerSteps, Steps
+from mnemolab.trainers.stops import NotFinite
+
+__all__ = ["GraphSteps", "best_steps"]
+
+WARM_STEPS = 3  # taken eagerly first: kernels compile and the optimiser makes its moments
+BLOCK_TOKENS = 1 << 20  # tokens made at once
+BLOCK_STEPS = 32
+
+log = logging.getLogger(__name__)
+
+
+def best_steps(
+    model: Backbone, optimiser: AdamW, task: Task, config: RunConfig, device: torch.device, *, world: int, **rest: Any
+) -> Steps:
+    """Graph steps where they are possible: one CUDA device. Else eager ones; `how` says why."""
+    if device.type == "cuda" and world == 1:
+        return GraphSteps(model, optimiser, task, config, device, **rest)
+    steps = EagerSteps(model, optimiser, task, config, device, world=world, **rest)
+    steps.how = "eager" if device.type == "cpu" else f"eager: {world} devices share the run"
+    return steps
+
+
+class GraphSteps(Steps):
+    """Steps on one CUDA device. `how` says what is replayed, and why not more when something cannot be captured.
+
+    Loss and gradient norm go to a ring of LOG_STEPS rows on the device; `drain` must be called at least that often.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        feed, device = self.feed, self.device
+        length: int = feed.task.length  # type: ignore[attr-defined]
+        self.block = max(1, min(BLOCK_STEPS, BLOCK_TOKENS // (feed.batch_size * length)))
+        self.how = "CUDA graph"
+        self._cursor = torch.zeros((), dtype=torch.int64, device=device)
+        self._at_block = torch.zeros((), dtype=torch.int64, device=device)
+        self._offsets = torch.arange(self.block * feed.batch_size, device=device)
+        shape = (self.block, feed.batch_size, length)
+        self._inputs = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._targets = torch.full(shape, -100, dtype=torch.int64, device=device)
+        self._rates = torch.tensor(self.rates, dtype=torch.float32, device=device)
+        self._ring = torch.zeros(LOG_STEPS, 2, device=device)
+        self._not_finite = torch.zeros((), device=device)
+        self.optimiser.found_inf = self._not_finite  # the fused kernel changes nothing while it is 1
+        self._held: int | None = None  # the block that lies in _inputs
+        self._drained = 0
+        self._warm = 0
+        self._replay_step: Callable[[], None] | None = None
+        self._replay_block: Callable[[], None] | None = None
+
+    def advance(self, count: int) -> None:
+        if self._warm == 0:
+            self._cursor.fill_(self.step)
+            self._drained = self.step
+        for _ in range(count):
+            self._make_block(self.step // self.block)
+            self._take_step()
+            self.step += 1
+
+    def drain(self) -> list[tuple[int, float, float]]:
+        first, self._drained = self._drained, self.step
+        if self.step - first > LOG_STEPS:
+            raise RuntimeError(f"{self.step - first} steps since the last drain; the log holds {LOG_STEPS}")
+        rows = self._ring.cpu().tolist()
+        found = [(step + 1, *rows[step % LOG_STEPS]) for step in range(first, self.step)]
+        for step, loss, norm in found:
+            if not (abs(loss) < float("inf") and abs(norm) < float("inf")):
+                raise NotFinite(step, loss, norm)
+        return found
+
+    def _take_step(self) -> None:
+        if self._replay_step is not None:
+            self._replay_step()
+        elif self._warm < WARM_STEPS:
+            side = torch.cuda.Stream(self.device)
+            side.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(side):
+                self._step_body()
+            torch.cuda.current_stream(self.device).wait_stream(side)
+            self._warm += 1
+        else:
+            self._replay_step = self._captured(self._step_body, "steps")
+            self._replay_step()
+
+    def _make_block(self, number: int) -> None:
+        if number == self._held:
+            return
+        self._at_block.fill_(number)
+        if self._replay_block is not None:
+            self._replay_block()
+        elif self._held is None:  # the first block also warms the task up
+            self._block_body()
+        else:
+            self._replay_block = self._captured(self._block_body, "making examples")
+            self._replay_block()
+        self._held = number
+
+    def _captured(self, body: Callable[[], None], what: str) -> Callable[[], None]:
+        """A replay of `body`, or `body` itself where it cannot be captured."""
+        graph = torch.cuda.CUDAGraph()
+        self.optimiser.zero_grad(set_to_none=True)  # gradients of the graph live in the graph's own memory
+        torch.cuda.synchronize(self.device)
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                body()
+        except Exception as error:  # noqa: BLE001  (whatever forbids capture, running eagerly is right)
+            torch.cuda.synchronize(self.device)
+            self.optimiser.zero_grad(set_to_none=True)
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            self.how += f"; {what} eagerly: {reason}"
+            log.warning("%s cannot be captured as a CUDA graph and run eagerly: %s", what, reason)
+            return body
+        return graph.replay
+
+    def _block_body(self) -> None:
+        feed = self.feed
+        indices = self._at_block * (self.block * feed.batch_size) + self._offsets
+        batch = feed.task.sample(indices, split="train", seed=feed.seed, device=self.device)
+        self._inputs.copy_(batch.inputs.view_as(self._inputs))
+        self._targets.copy_(batch.targets.view_as(self._targets))
+
+    def _step_body(self) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        at = (self._cursor % self.block).view(1)
+        loss = self._loss(self._inputs.index_select(0, at)[0], self._targets.index_select(0, at)[0])
+        loss.backward()
+        norm = self._clip()
+        row = torch.stack((loss.detach().float(), norm.detach().float()))
+        self._not_finite.copy_(torch.maximum(self._not_finite, 1.0 - torch.isfinite(row).all().float()))
+        rate = self._rates.index_select(0, self._cursor.view(1))[0]
+        for group in self.optimiser.param_groups:
+            group["lr"].copy_(rate)
+        self.optimiser.step()
+        self._ring.index_copy_(0, (self._cursor % LOG_STEPS).view(1), row[None])
+        self._cursor += 1

@@ -1,0 +1,272 @@
+"""The local engine: warm worker processes, one torch thread each, several to a GPU; one bad run never harms another.
+
+Importing this costs no torch: a worker sets its environment first and imports torch after it. The parent waits on one pipe
+a worker; a pipe that closes is a worker that died, and only its own run is lost.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from mnemolab.errors import BadRequest, RunFailed
+from mnemolab.trainers.events import Event, Failed, Finished, Progress, Started
+
+__all__ = ["Job", "attempt", "default_workers", "run_local"]
+
+WORKERS_PER_GPU = 4
+BUSY_SECONDS = 1.0  # before asking again for a run that another sweep holds
+STOP_SECONDS = 20.0  # for workers to save their runs after Ctrl-C
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to make. `config` is plain values, so that it crosses processes without importing anything."""
+
+    run_id: str
+    label: str
+    steps: int
+    config: dict[str, Any]
+    read_test: bool = True
+
+
+@dataclass
+class _Worker:
+    number: int
+    process: Any
+    pipe: Connection
+    ready: bool = False
+    job: Job | None = None
+
+
+@dataclass
+class _Queue:
+    """Jobs to do, and those to ask about again later because another process is at them."""
+
+    jobs: deque[Job]
+    later: list[tuple[float, Job]] = field(default_factory=list)
+
+    def take(self) -> Job | None:
+        now = time.monotonic()
+        for entry in self.later:
+            if entry[0] <= now and not self.jobs:
+                self.later.remove(entry)
+                return entry[1]
+        return self.jobs.popleft() if self.jobs else None
+
+    def __len__(self) -> int:
+        return len(self.jobs) + len(self.later)
+
+
+def default_workers() -> tuple[int, list[str]]:
+    """How many workers, and the GPUs (as CUDA_VISIBLE_DEVICES names them) that they share in turn."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        return len(os.sched_getaffinity(0)), []
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name for name in seen.split(",") if name] or [str(index) for index in range(count)]
+    cores = max(1, len(os.sched_getaffinity(0)))
+    return min(WORKERS_PER_GPU * count, max(count, cores)), names[:count]
+
+
+def run_local(
+    jobs: Sequence[Job],
+    out: str | Path,
+    workers: int | None = None,
+    emit: Callable[[Event], None] = lambda event: None,
+    plugins: Sequence[str] = (),
+) -> None:
+    """Do all `jobs`; what became of each is told to `emit`, in the caller's process.
+
+    Ctrl-C, or an exception from `emit`, lets running jobs save themselves, ends the workers and is raised again.
+    Raises BadRequest for less than one worker, RunFailed when workers cannot start.
+    """
+    if workers is not None and workers < 1:
+        raise BadRequest(f"workers={workers}: use at least 1")
+    if not jobs:
+        return
+    count, gpus = default_workers()
+    queue = _Queue(deque(jobs))
+    crew: list[_Worker] = []
+    try:
+        for number in range(min(workers or count, len(jobs))):
+            crew.append(_start(number, gpus, plugins))
+        while queue or any(worker.job for worker in crew):
+            _assign(crew, queue, out, emit)
+            pipes = {worker.pipe: worker for worker in crew}
+            for pipe in wait(list(pipes), timeout=0.5 if queue.later else None):
+                worker = pipes[pipe]  # type: ignore[index]
+                try:
+                    _handle(worker, worker.pipe.recv(), queue, emit)
+                except (EOFError, ConnectionResetError):
+                    crew.remove(worker)
+                    _bury(worker, out, emit)
+                    if len(queue) > len(crew):
+                        crew.append(_start(worker.number, gpus, plugins))
+    finally:
+        _dismiss(crew)
+
+
+def _start(number: int, gpus: Sequence[str], plugins: Sequence[str]) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+    name = f"mnemolab-worker-{number}"
+    process = context.Process(target=_serve, args=(theirs, environment, tuple(plugins)), name=name, daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(number, process, ours)
+
+
+def _assign(crew: Sequence[_Worker], queue: _Queue, out: str | Path, emit: Callable[[Event], None]) -> None:
+    for worker in crew:
+        if not worker.ready or worker.job is not None:
+            continue
+        job = queue.take()
+        if job is None:
+            return
+        try:
+            worker.pipe.send((job, str(out)))
+        except OSError:  # it died while idle; `wait` reports its pipe next
+            queue.jobs.appendleft(job)
+            worker.ready = False
+            continue
+        worker.job = job
+        emit(Started(job.run_id, job.label, worker.number))
+
+
+def _handle(worker: _Worker, message: tuple[str, Any], queue: _Queue, emit: Callable[[Event], None]) -> None:
+    kind, value = message
+    job = worker.job
+    if kind == "ready":
+        worker.ready = True
+    elif job is None:
+        raise RunFailed(f"worker {worker.number} cannot start: {value}")
+    elif kind == "progress":
+        emit(Progress(job.run_id, value[0], job.steps, value[1]))
+    else:
+        worker.job = None
+        if kind == "busy":
+            queue.later.append((time.monotonic() + BUSY_SECONDS, job))
+        elif kind == "done":
+            emit(Finished(job.run_id, job.label, value))
+        else:
+            emit(Failed(job.run_id, job.label, *value))
+
+
+def _bury(worker: _Worker, out: str | Path, emit: Callable[[Event], None]) -> None:
+    """A worker's pipe closed: say what became of its run."""
+    worker.process.join(5)
+    code = worker.process.exitcode
+    how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+    if worker.job is None:
+        if not worker.ready:
+            raise RunFailed(f"worker {worker.number} died while starting ({how})")
+        return
+    from mnemolab.files import write_json
+    from mnemolab.trainers.folder import FAILURE
+
+    error = f"its worker died ({how})"
+    folder = Path(out) / worker.job.run_id
+    with contextlib.suppress(OSError):  # the event below tells it in any case
+        if folder.is_dir():
+            write_json(folder / FAILURE, {"error": error, "traceback": ""})
+    emit(Failed(worker.job.run_id, worker.job.label, error))
+
+
+def _dismiss(crew: Sequence[_Worker]) -> None:
+    """End all workers: idle ones at once, busy ones after they have saved their run."""
+    for worker in crew:
+        if worker.job is not None and worker.process.is_alive():
+            worker.process.terminate()
+        with contextlib.suppress(OSError):
+            worker.pipe.send(None)
+    limit = time.monotonic() + STOP_SECONDS
+    for worker in crew:
+        if not worker.ready:  # still importing: there is nothing to save
+            worker.process.kill()
+        with contextlib.suppress(EOFError, OSError):
+            while worker.process.is_alive() and time.monotonic() < limit:
+                if worker.pipe.poll(0.05):
+                    worker.pipe.recv()
+        worker.process.join(max(0.0, limit - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.pipe.close()
+
+
+def _serve(pipe: Connection, environment: dict[str, str], plugins: Sequence[str]) -> None:
+    """A worker's life: import once, then take jobs until told to end, or until the parent is gone."""
+    os.environ.update(environment)
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        import torch
+
+        from mnemolab.registry import load_plugins
+        from mnemolab.trainers import fitting  # noqa: F401  (brings in Lightning, before the first run)
+
+        torch.set_num_threads(1)
+        load_plugins(plugins)
+    except Exception as error:  # noqa: BLE001  (whatever it was, the parent must hear it)
+        pipe.send(("broken", f"{type(error).__name__}: {error}"))
+        return
+    with _parent_may_vanish():
+        pipe.send(("ready", None))
+        while (message := pipe.recv()) is not None:
+            job, out = message
+            answer = attempt(job, out, lambda value: pipe.send(("progress", value)), stop)
+            pipe.send(answer)
+            if stop.is_set():
+                return
+
+
+@contextlib.contextmanager
+def _parent_may_vanish() -> Iterator[None]:
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        yield
+
+
+def attempt(
+    job: Job, out: str | Path, progress: Callable[[Any], None], stop: threading.Event | None = None
+) -> tuple[str, Any]:
+    """Do one job: ("done", result), ("failed", (error, traceback)), ("busy", None) or ("stopped", (error, ""))."""
+    from mnemolab.trainers.config import RunConfig
+    from mnemolab.trainers.run import train
+    from mnemolab.trainers.stops import Busy, Stopped
+
+    stop = stop or threading.Event()
+
+    def tell(state: Any) -> None:
+        accuracy = None if state.validation is None else state.validation["accuracy"]
+        try:
+            progress((state.step, accuracy))
+        except OSError:  # nobody listens any more: save the run and end
+            stop.set()
+
+    try:
+        config = RunConfig.from_dict(job.config)
+        run = train(config, out, read_test=job.read_test, tell=tell, stop=stop.is_set)
+        return "done", run.result
+    except Busy:
+        return "busy", None
+    except Stopped:
+        return "stopped", ("stopped from outside before its end; it goes on from resume.ckpt", "")
+    except Exception as error:  # noqa: BLE001  (a bad run must not take its worker down)
+        cause = error.__cause__ or error
+        return "failed", (f"{type(cause).__name__}: {cause}", "".join(traceback.format_exception(error)))

@@ -1,0 +1,36 @@
+"""Where a run stands: everything besides weights and optimiser moments that a resumed run needs."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["TrainState"]
+
+
+@dataclass
+class TrainState:
+    """`step` optimiser steps are done. `losses` and `norms` wait for the next row of `metrics.jsonl`."""
+
+    step: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    validation: dict[str, float] | None = None
+    best_accuracy: float = 0.0
+    steps_to_solved: int | None = None
+    stopped: str | None = None
+    resumed: int = 0
+
+    def take(self, rows: list[tuple[int, float, float]], seconds: float) -> None:
+        """Add the steps of one segment: (step, loss, gradient norm)."""
+        for step, loss, norm in rows:
+            self.step = step
+            self.losses.append(loss)
+            self.norms.append(norm)
+        self.seconds += seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "TrainState":
+        return cls(**values)
