@@ -5,6 +5,19 @@ from typing import TYPE_CHECKING
 from mnemolab.registry import lazy_exports
 
 if TYPE_CHECKING:
+    from mnemolab.models.backbone import Backbone as Backbone
     from mnemolab.models.build import make_model as make_model
+    from mnemolab.models.build import model_config as model_config
+    from mnemolab.models.lineage import STAGES as STAGES
+    from mnemolab.models.lineage import register_mixer as register_mixer
 
-__getattr__, __dir__ = lazy_exports(__name__, {"make_model": "build"})
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "Backbone": "backbone",
+        "make_model": "build",
+        "model_config": "build",
+        "STAGES": "lineage",
+        "register_mixer": "lineage",
+    },
+)

@@ -1,0 +1,188 @@
+"""The one backbone: embedding, positions, blocks of token mixer and channel mixer, final norm, head.
+
+B batch, T time, D model width.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mnemolab.errors import BadRequest
+from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy
+from mnemolab.models.channels import make_channel_mixer
+from mnemolab.models.config import ModelConfig
+from mnemolab.models.initialise import initialise
+from mnemolab.models.mixers import MIXERS
+from mnemolab.models.mixers.base import Mixer
+from mnemolab.models.norms import make_norm
+from mnemolab.models.residual import AttentionResidual, SumResidual, residual_block
+from mnemolab.models.state import repeat_state, select_state
+
+__all__ = ["Backbone", "Block"]
+
+
+class Block(nn.Module):
+    """norm, token mixer, residual, norm, channel mixer, residual."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        chosen = config.mixers[config.pattern[layer]]
+        self.norm1 = make_norm(config.norm, config.width, config.norm_eps)
+        self.mixer: Mixer = MIXERS[chosen.family](config, chosen)
+        self.channel = make_channel_mixer(config, layer)
+        self.norm2 = nn.Identity() if self.channel is None else make_norm(config.norm, config.width, config.norm_eps)
+
+    def mix(self, h: Tensor, state: Any, need_state: bool, one: bool) -> tuple[Tensor, Any]:
+        """What the token mixer adds to h (B,T,D), and its state."""
+        x = self.norm1(h)
+        if one:
+            y, state = self.mixer.step(x[:, 0], state)
+            return y[:, None], state
+        return self.mixer(x, state, need_state)
+
+
+def _residual(config: ModelConfig) -> SumResidual | AttentionResidual:
+    if config.residual == "add":
+        return SumResidual()
+    sites = (1 if config.mlp == "none" else 2) * config.depth + 1
+    block = config.residual_block or residual_block(config.depth)
+    return AttentionResidual(config.width, sites, block, config.norm_eps)
+
+
+class Backbone(nn.Module):
+    """A causal sequence model over tokens. Build it with `mnemolab.models.make_model`.
+
+    A state is what `features`, `prefill` and `step` return; `step` updates the one it is given in place.
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.positions = nn.Embedding(config.max_length, config.width) if config.positions == "learned" else None
+        self.residual = _residual(config)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.depth))
+        self.norm = make_norm(config.norm, config.width, config.norm_eps)
+        self.head = None if config.tie_embeddings else nn.Linear(config.width, config.vocab_size, bias=False)
+        initialise(self, config)
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, as what they are."""
+        return list(self.blocks)  # type: ignore[arg-type]
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(vocabulary,D): logits are features @ head_weight.T."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Tokens (B,T) int64 -> logits (B,T,vocabulary)."""
+        return self._logits(self.features(inputs)[0])
+
+    def features(self, inputs: Tensor, state: Any = None, return_state: bool = False) -> tuple[Tensor, Any]:
+        """Tokens (B,T) -> (hidden (B,T,D) after the final norm, state or None). Continues from `state`."""
+        return self._run(inputs, state, return_state, one=False)
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy over the scored positions, targets (B,T) with -100 elsewhere; a scalar."""
+        return scored_cross_entropy(self.features(inputs)[0], self.head_weight, targets)
+
+    def prefill(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """Tokens (B,T) -> (logits (B,T,vocabulary), state after the last token)."""
+        hidden, state = self.features(inputs, state, return_state=True)
+        return self._logits(hidden), state
+
+    def step(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """One token per example (B,) -> (logits (B,vocabulary), state). The given state is updated in place."""
+        hidden, state = self._run(tokens[:, None], state, True, one=True)
+        return self._logits(hidden[:, 0]), state
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.head_weight.to(hidden.dtype))
+
+    def _run(self, inputs: Tensor, state: Any, need_state: bool, one: bool) -> tuple[Tensor, Any]:
+        h = self.embedding(inputs)
+        held: dict[str, Any] = {"layers": []}
+        if self.positions is not None:
+            h, held["position"] = self._place(h, state)
+        states = [None] * len(self.blocks) if state is None else state["layers"]
+        stream = self.residual.open(h)
+        for block, layer_state in zip(self.layers, states, strict=True):
+            y, layer_state = block.mix(stream.read(), layer_state, need_state, one)
+            stream.write(y)
+            if block.channel is not None:
+                stream.write(block.channel(block.norm2(stream.read())))
+            held["layers"].append(layer_state)
+        return self.norm(stream.read()), held if need_state else None
+
+    def _place(self, h: Tensor, state: Any) -> tuple[Tensor, Tensor]:
+        """Add learned positions to h (B,T,D). The counter is kept per example, so that states can be regrouped."""
+        B, T, _ = h.shape
+        table = self.positions.weight  # type: ignore[union-attr]
+        if state is None:
+            if T > table.shape[0]:
+                raise BadRequest(
+                    f"{T} tokens but max_length={table.shape[0]}; make the model with max_length={T} or more"
+                )
+            return h + table[:T], torch.full((B,), T, device=h.device)
+        start = state["position"]
+        if h.device.type == "cpu" and int(start.max()) + T > table.shape[0]:
+            raise BadRequest(f"token {int(start.max()) + T} but max_length={table.shape[0]}; make the model with more")
+        index = start[:, None] + torch.arange(T, device=h.device)
+        return h + table[index], start + T
+
+    @staticmethod
+    def repeat_state(state: Any, n: int) -> Any:
+        """Every example's state n times in a row, example-major; the copies share nothing."""
+        return repeat_state(state, n)
+
+    @staticmethod
+    def select_state(state: Any, index: Tensor) -> Any:
+        """Copies of the states of the examples `index` (N,) int64."""
+        return select_state(state, index)
+
+    def state_elements(self, T: int) -> int:
+        """Floating-point elements that one example's state holds after T tokens."""
+        return sum(block.mixer.state_elements(T) for block in self.layers)
+
+    def traces(self, inputs: Tensor) -> list[dict[str, Tensor | None]]:
+        """What each layer's memory was told (see `Mixer.trace`), in fp32, for tokens (B,T)."""
+        found: list[dict[str, Tensor | None]] = []
+        hooks = [
+            block.mixer.register_forward_pre_hook(lambda mixer, args: found.append(mixer.trace(args[0])))  # type: ignore[operator]
+            for block in self.layers
+        ]
+        try:
+            self.features(inputs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found
+
+    @contextmanager
+    def intervene(self, change: Callable[[int, Any], Any]) -> Iterator[None]:
+        """Within, every memory layer runs on change(layer, operands) in place of its own `Operands`."""
+        for layer, block in enumerate(self.layers):
+            block.mixer.intervention = partial(change, layer)
+        try:
+            yield
+        finally:
+            for block in self.layers:
+                block.mixer.intervention = None
+
+    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """Two groups for an optimiser: matrices, which decay, and gates, norms, biases and positions, which do not."""
+        spared: set[str] = {"positions.weight"}
+        for prefix, module in self.named_modules():
+            names = getattr(module, "no_decay", set)()
+            spared |= {f"{prefix}.{name}" for name in names}
+        named = [(name, parameter) for name, parameter in self.named_parameters() if parameter.requires_grad]
+        decays = [parameter for name, parameter in named if parameter.dim() >= 2 and name not in spared]
+        rest = [parameter for name, parameter in named if parameter.dim() < 2 or name in spared]
+        return [{"params": decays, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]

@@ -1,0 +1,48 @@
+"""What every token mixer offers to the backbone and to the probes.
+
+B batch, T time, D model width, H heads, K key channels per head, V value channels per head.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["Mixer"]
+
+
+class Mixer(nn.Module, ABC):
+    """Maps (B,T,D) to (B,T,D), causally, and can continue from a state.
+
+    A state is a dict of tensors with the batch first (`mnemolab.models.state`); None starts. `step` may update the state
+    that it is given in place: copy it with `repeat_state` before stepping twice from one state.
+    """
+
+    # memory layers run on intervention(operands) where one is set (`Backbone.intervene`)
+    intervention: Callable[[Any], Any] | None = None
+
+    @abstractmethod
+    def forward(self, x: Tensor, state: Any = None, need_state: bool = True) -> tuple[Tensor, Any]:
+        """(B,T,D) -> (y (B,T,D), state after the last token, or None when `need_state` is False)."""
+
+    def step(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """One token: (B,D) -> (y (B,D), state)."""
+        y, state = self.forward(x[:, None], state)
+        return y[:, 0], state
+
+    @abstractmethod
+    def state_elements(self, T: int) -> int:
+        """Floating-point elements that one example's state holds after T tokens."""
+
+    def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
+        """What the memory was told at each token, in fp32, from the mixer's input x (B,T,D).
+
+        Keys `q, k` (B,T,H,K), `v` (B,T,H,V), `log_decay` (B,T,H) or (B,T,H,K), `erase` (B,T,H) or (B,T,H,K), `write`
+        (B,T,H) or (B,T,H,V); None where the mixer has no such thing.
+        """
+        return {}
+
+    def no_decay(self) -> set[str]:
+        """Names of parameters, below this module, that weight decay must leave alone beside norms, biases and vectors."""
+        return set()

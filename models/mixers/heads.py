@@ -1,0 +1,139 @@
+"""The shell that all memories with heads share: project, convolve, remember, normalise, gate, project.
+
+B batch, T time, D model width, H heads, K key channels per head, V value channels per head.
+"""
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mnemolab.errors import BadRequest
+from mnemolab.kernels.neighbours.norms import rms_norm_gated
+from mnemolab.models.config import HeadsConfig, ModelConfig
+from mnemolab.models.mixers.base import Mixer
+from mnemolab.models.norms import RMSNorm
+from mnemolab.models.outward import Outward
+from mnemolab.models.positions import rotate
+from mnemolab.models.short_conv import ShortConv
+
+__all__ = ["HeadsMixer"]
+
+
+class HeadsMixer(Mixer):
+    """Projections of q, k, v and the output gate in one matrix, one short convolution over q, k and v together.
+
+    A subclass gives `remember`, what happens between (q, k, v) and the heads' output.
+    """
+
+    def __init__(self, model: ModelConfig, config: HeadsConfig):
+        super().__init__()
+        self.config, self.width, self.heads = config, model.width, model.heads
+        self.key_heads = config.key_heads or model.heads
+        if model.heads % self.key_heads:
+            raise BadRequest(f"key_heads={self.key_heads} does not divide heads={model.heads}; choose a divisor")
+        self.key_dim = config.key_dim or max(1, round(model.head_dim * config.expand_key))
+        self.value_dim = config.value_dim or max(1, round(model.head_dim * config.expand_value))
+        self.inner = self.heads * self.value_dim
+        self.rotary = model.positions == "rotary"
+        if self.rotary and self.key_dim % 2:
+            raise BadRequest(f"positions='rotary' turns pairs of channels; head_dim must be even, not {self.key_dim}")
+
+        keys = self.key_heads * self.key_dim
+        gate = 0 if config.gate == "none" else config.gate_rank or self.inner
+        self.sizes = [keys, keys, self.inner]
+        self.inward = nn.Linear(self.width, sum(self.sizes) + gate, bias=config.bias)
+        self.gate_up = (
+            nn.Linear(config.gate_rank, self.inner, bias=config.gate_bias) if gate and config.gate_rank else None
+        )
+        # SiLU on q, k and v at once, or left to `feature` and `feature_value`
+        self.activation = self.convolved_activation()
+        self.conv = None
+        if config.conv:
+            self.conv = ShortConv(sum(self.sizes), config.conv, config.conv_bias, self.activation)
+        self.norm = None
+        if config.output_norm:
+            self.norm = RMSNorm(self.inner if config.gate_first else self.value_dim, model.norm_eps)
+        self.outward = Outward(self.inner, self.width, bias=config.bias)
+
+    def project(self, x: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
+        """x (B,T,D) -> q, k (B,T,H,K), v (B,T,H,V), the gate before its activation or None, and the state of convolution and positions."""
+        mixed = self.inward(x)
+        qkv, gate = mixed.split((sum(self.sizes), mixed.shape[-1] - sum(self.sizes)), -1)
+        held: dict[str, Tensor] = {}
+        if self.conv is not None:
+            qkv, held["conv"] = self.conv(qkv, None if state is None else state["conv"])
+        q, k, v = qkv.split(self.sizes, -1)
+        q, k = self.feature(
+            q.unflatten(-1, (self.key_heads, self.key_dim)), k.unflatten(-1, (self.key_heads, self.key_dim))
+        )
+        v = self.feature_value(v).unflatten(-1, (self.heads, self.value_dim))
+        if self.rotary:
+            start = x.new_zeros(x.shape[0], dtype=torch.int64) if state is None else state["position"]
+            q, k = rotate(q, start), rotate(k, start)
+            held["position"] = start + x.shape[1]
+        if self.key_heads != self.heads:
+            group = self.heads // self.key_heads
+            q, k = (u.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3) for u in (q, k))
+        return q, k, v, None if self.config.gate == "none" else gate, held
+
+    def close(self, o: Tensor, gate: Tensor | None) -> Tensor:
+        """Heads' output (B,T,H,V) -> (B,T,D): norm, gate, projection; or gate first, then one norm over all heads."""
+        c = self.config
+        if self.gate_up is not None:
+            gate = self.gate_up(gate)
+        if self.norm is None:
+            o = o.flatten(2)
+            if gate is not None:
+                o = o * (F.silu(gate) if c.gate == "silu" else torch.sigmoid(gate))
+            return self.outward(o)
+        if c.gate_first:
+            o = o.flatten(2)
+        elif gate is not None:
+            gate = gate.unflatten(-1, (self.heads, self.value_dim))
+        options = {"eps": self.norm.eps, "activation": c.gate, "gate_first": c.gate_first}
+        o = rms_norm_gated(o, gate, self.norm.weight, **options)
+        return self.outward(o if c.gate_first else o.flatten(2))
+
+    def forward(self, x: Tensor, state: Any = None, need_state: bool = True) -> tuple[Tensor, Any]:
+        q, k, v, gate, held = self.project(x, state)
+        o, memory = self.remember(x, q, k, v, state, need_state)
+        return self.close(o, gate), held | memory if need_state else None
+
+    def step(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        x = x[:, None]
+        q, k, v, gate, held = self.project(x, state)
+        o, memory = self.remember_one(x, q, k, v, state)
+        return self.close(o, gate)[:, 0], held | memory
+
+    def state_elements(self, T: int) -> int:
+        conv = 0 if self.conv is None else sum(self.sizes) * (self.config.conv - 1)
+        return conv + self.memory_elements(T)
+
+    def feature(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Feature map of q and k (B,T,H,K)."""
+        return q, k
+
+    def feature_value(self, v: Tensor) -> Tensor:
+        """SiLU after a convolution, as everywhere in this family; a bare projection stays as it is."""
+        return v if self.conv is None or self.activation == "silu" else F.silu(v)
+
+    def convolved_activation(self) -> str | None:
+        """`silu` when the feature map begins with SiLU, so that the convolution can apply it to everything."""
+        return None
+
+    @abstractmethod
+    def remember(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any, need_state: bool
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """-> (o (B,T,H,V), the memory's part of the state)."""
+
+    def remember_one(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, dict[str, Any]]:
+        """`remember` for one token (T = 1)."""
+        return self.remember(x, q, k, v, state, True)
+
+    @abstractmethod
+    def memory_elements(self, T: int) -> int:
+        """Elements of the memory after T tokens, without the convolution's."""

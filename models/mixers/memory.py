@@ -1,0 +1,164 @@
+"""The memory recurrence as a token mixer: one class, told by `MemoryConfig` how to decay, erase and write.
+
+S_t = decay(S_{t-1}) - k (e . decay(S_{t-1})) + k z, read by q (`mnemolab.kernels.memory_scan`). The stages from linear
+attention to Gated DeltaNet-2 differ in what (decay, e, z) are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mnemolab.kernels import memory_scan, memory_step
+from mnemolab.kernels.neighbours.norms import l2_norm
+from mnemolab.models.config import MemoryConfig, ModelConfig
+from mnemolab.models.mixers.gates import DecayGate, FixedDecay
+from mnemolab.models.mixers.heads import HeadsMixer
+
+__all__ = ["MemoryMixer", "Operands"]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What `memory_scan` is called with: q, k (B,T,H,K), v (B,T,H,V) and the gates, None where there is none."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_decay: Tensor | None = None
+    erase: Tensor | None = None
+    write: Tensor | None = None
+
+    def gates(self) -> dict[str, Tensor | None]:
+        return {"log_decay": self.log_decay, "erase": self.erase, "write": self.write}
+
+
+class MemoryMixer(HeadsMixer):
+    """The recurrence in the common shell. Set `intervention` to change what the memory is told: Operands -> Operands."""
+
+    config: MemoryConfig
+
+    def __init__(self, model: ModelConfig, config: MemoryConfig):
+        super().__init__(model, config)
+        H, K, V = self.heads, self.key_dim, self.value_dim
+        channels = K if config.decay == "channel" else None
+        rank = config.decay_rank or model.head_dim
+        self.control_sizes = {
+            "decay": {"scalar": H, "channel": rank}.get(config.decay, 0),
+            "erase": {"delta": H, "channel_write": H, "decoupled": H * K, "channel_erase": H * K}.get(config.write, 0),
+            "write": {"channel_erase": H, "decoupled": H * V, "channel_write": H * V}.get(config.write, 0),
+        }
+        total = sum(self.control_sizes.values())
+        self.control = nn.Linear(self.width, total, bias=False) if total else None
+        self.decay_up = nn.Linear(rank, H * K, bias=False) if config.decay == "channel" else None
+        self.decay: DecayGate | FixedDecay | None = None
+        if config.decay == "fixed":
+            self.decay = FixedDecay(H, config.half_life)
+        elif config.decay != "none":
+            self.decay = DecayGate(config.decay_gate, H, channels, config.half_life, config.decay_floor)
+        self.skip = nn.Parameter(torch.ones(H)) if config.skip else None
+        self.scale = config.scale or None
+        self.backend = model.backend
+
+    def feature(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        kind = self.config.feature_map
+        if self.conv is None and kind in ("silu", "silu_l2"):
+            q, k = F.silu(q), F.silu(k)
+        if kind == "identity":
+            return q, k
+        if kind == "elu1":
+            q, k = F.elu(q) + 1, F.elu(k) + 1
+            # an erasure along keys of length above 1 would overshoot without bound
+            return (q, k) if self.config.write in ("additive", "step") else (l2_norm(q), l2_norm(k))
+        return (l2_norm(q), l2_norm(k)) if kind == "silu_l2" else (q, k)
+
+    def convolved_activation(self) -> str | None:
+        return "silu" if self.config.feature_map in ("silu", "silu_l2") else None
+
+    def operands(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Operands:
+        """The gates at every token, computed in fp32 at least, from x (B,T,D)."""
+        log_decay = erase = write = None
+        c = self.config
+        parts: dict[str, Tensor] = {}
+        if self.control is not None:
+            split = self.control(x).split(tuple(self.control_sizes.values()), -1)
+            parts = dict(zip(self.control_sizes, split, strict=True))
+        if isinstance(self.decay, FixedDecay):
+            log_decay = self.decay(x)
+        elif isinstance(self.decay, DecayGate):
+            u = parts["decay"] if self.decay_up is None else self.decay_up(parts["decay"])
+            log_decay = self.decay(u)
+            if c.write == "step":
+                write = self.decay.step_size(u)
+        if self.control_sizes["erase"]:
+            erase = self._open(parts["erase"], self.key_dim) * c.beta_max
+            write = erase
+        if self.control_sizes["write"]:
+            write = self._open(parts["write"], self.value_dim)
+        found = Operands(q, k, v, log_decay, erase, write)
+        return found if self.intervention is None else self.intervention(found)
+
+    def _open(self, u: Tensor, channels: int) -> Tensor:
+        """Sigmoid of (B,T,H) or (B,T,H*channels), the latter as (B,T,H,channels)."""
+        opened = torch.sigmoid(u.to(torch.promote_types(u.dtype, torch.float32)))
+        return opened if u.shape[-1] == self.heads else opened.unflatten(-1, (self.heads, channels))
+
+    def remember(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any, need_state: bool
+    ) -> tuple[Tensor, dict[str, Any]]:
+        told = self.operands(x, q, k, v)
+        o, memory = memory_scan(
+            told.q,
+            told.k,
+            told.v,
+            log_decay=told.log_decay,
+            erase=told.erase,
+            write=told.write,
+            normalize=self.config.normalizes,
+            initial_state=self._memory_of(state),
+            scale=self.scale,
+            output_final_state=need_state,
+            backend=self.backend,
+        )
+        return self._skip(o, told.v), self._state_of(memory) if need_state else {}
+
+    def remember_one(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, dict[str, Any]]:
+        told = self.operands(x, q, k, v)
+        log_decay, erase, write = (None if gate is None else gate[:, 0] for gate in told.gates().values())
+        o, memory = memory_step(
+            told.q[:, 0],
+            told.k[:, 0],
+            told.v[:, 0],
+            self._memory_of(state),
+            log_decay=log_decay,
+            erase=erase,
+            write=write,
+            normalize=self.config.normalizes,
+            scale=self.scale,
+        )
+        return self._skip(o[:, None], told.v), self._state_of(memory)
+
+    def _skip(self, o: Tensor, v: Tensor) -> Tensor:
+        return o if self.skip is None else o + self.skip.to(v.dtype)[:, None] * v
+
+    def _memory_of(self, state: Any) -> Any:
+        if state is None:
+            return None
+        return (state["S"], state["z"]) if self.config.normalizes else state["S"]
+
+    def _state_of(self, memory: Any) -> dict[str, Tensor]:
+        return {"S": memory[0], "z": memory[1]} if self.config.normalizes else {"S": memory}
+
+    def memory_elements(self, T: int) -> int:
+        return self.heads * self.key_dim * (self.value_dim + self.config.normalizes)
+
+    def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
+        q, k, v, _, _ = self.project(x, state)
+        told = self.operands(x, q, k, v)
+        found = {"q": told.q, "k": told.k, "v": told.v, **told.gates()}
+        return {name: None if value is None else value.float() for name, value in found.items()}
+
+    def no_decay(self) -> set[str]:
+        return {"control.weight", "decay_up.weight", "skip"}
