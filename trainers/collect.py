@@ -1,18 +1,17 @@
 """One table a sweep and one table of records a task, for pandas, DuckDB or anything that reads Parquet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from mnemolab.errors import BadRequest
 from mnemolab.files import write_atomic
-from mnemolab.trainers.config import RunConfig
+from mnemolab.trainers.config import RunConfig, flat_row
 from mnemolab.trainers.folder import is_finished, load_run
 from mnemolab.trainers.sweep import Sweep
 
-__all__ = ["collect", "flat_row", "kept_choice"]
+__all__ = ["collect", "kept_choice"]
 
 
 def collect(out: str | Path, runs: Sequence[RunConfig], chosen: Sequence[str] | None = None) -> dict[str, Path]:
@@ -55,17 +54,6 @@ def kept_choice(sweep: Sweep, out: str | Path) -> tuple[str, ...] | None:
     results = {name: load_run(folder).result for name, folder in folders.items() if is_finished(folder)}
     chosen = (run.run_id for run in sweep.chosen(results))
     return tuple(name for name in chosen if results.get(name, {}).get("test") is not None)
-
-
-def flat_row(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}; lists become text, so that a column has one type."""
-    row: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            row |= flat_row(value, f"{prefix}{name}.")
-        else:
-            row[f"{prefix}{name}"] = str(value) if isinstance(value, (list, tuple)) else value
-    return row
 
 
 def _write(path: Path, table: pd.DataFrame) -> Path:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mnemolab.models.backbone import Backbone
     from mnemolab.tasks.base import Task
 
-__all__ = ["SECTIONS", "Budget", "Optimiser", "RunConfig", "read_yaml"]
+__all__ = ["SECTIONS", "Budget", "Optimiser", "RunConfig", "flat_row", "read_yaml"]
 
 
 @dataclass(frozen=True)
@@ -212,3 +212,14 @@ def _fill_model(section: Mapping[str, Any], task: "Task") -> dict[str, Any]:
         if model_config(**_model_arguments(without, task)) != full:
             filled[option] = section[option]
     return _plain(filled)
+
+
+def flat_row(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}; lists become text, so that a column has one type."""
+    row: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            row |= flat_row(value, f"{prefix}{name}.")
+        else:
+            row[f"{prefix}{name}"] = str(value) if isinstance(value, (list, tuple)) else value
+    return row

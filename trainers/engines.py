@@ -3,26 +3,34 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from mnemolab.errors import BadRequest, unknown
 from mnemolab.files import output_folder
 from mnemolab.trainers.config import RunConfig
 from mnemolab.trainers.events import Event, Failed, Finished, Skipped, SweepOutcome
 from mnemolab.trainers.folder import RESULT
-from mnemolab.trainers.local import Job, run_local
+from mnemolab.trainers.local import Job, LocalEngine
 from mnemolab.trainers.sweep import Sweep
 
-__all__ = ["ENGINES", "run_sweep"]
+__all__ = ["ENGINES", "Engine", "run_sweep"]
 
 
-def _ray(*args: Any, **kwargs: Any) -> None:
-    from mnemolab.trainers.ray_engine import run_ray
+class Engine(Protocol):
+    """Does jobs, several at a time, and tells `emit` what becomes of each. A context: leaving it ends the workers."""
 
-    run_ray(*args, **kwargs)
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+    def run(self, jobs: Sequence[Job], out: Path, emit: Callable[[Event], None]) -> None: ...
 
 
-ENGINES: dict[str, Callable[..., None]] = {"local": run_local, "ray": _ray}
+def _ray(workers: int | None, plugins: Sequence[str]) -> Engine:
+    from mnemolab.trainers.ray_engine import RayEngine
+
+    return RayEngine(workers, plugins)
+
+
+ENGINES: dict[str, Callable[[int | None, Sequence[str]], Engine]] = {"local": LocalEngine, "ray": _ray}
 
 
 def run_sweep(
@@ -44,15 +52,16 @@ def run_sweep(
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     out = output_folder(out)
-    walk = _Walk(out, ENGINES[engine], workers, on_event or (lambda event: None), plugins)
-    if not sweep.choose:
-        walk.bring(sweep.runs, read_test=True)
-        outcome = walk.outcome(None)
-    else:
-        walk.bring(sweep.pilots, read_test=False)
-        chosen = sweep.chosen(walk.results)
-        walk.bring(chosen, read_test=True)
-        outcome = walk.outcome(tuple(run.run_id for run in chosen if run.run_id in walk.results))
+    with ENGINES[engine](workers, plugins) as team:
+        walk = _Walk(out, team, sweep.labels(), on_event or (lambda event: None))
+        if not sweep.choose:
+            walk.bring(sweep.runs, read_test=True)
+            outcome = walk.outcome(None)
+        else:
+            walk.bring(sweep.pilots, read_test=False)
+            chosen = sweep.chosen(walk.results)
+            walk.bring(chosen, read_test=True)
+            outcome = walk.outcome(tuple(run.run_id for run in chosen if run.run_id in walk.results))
     from mnemolab.trainers.collect import collect
 
     collect(out, sweep.runs, outcome.chosen)
@@ -62,15 +71,8 @@ def run_sweep(
 class _Walk:
     """The books of one call: results by run id, and what became of each run."""
 
-    def __init__(
-        self,
-        out: Path,
-        engine: Callable[..., None],
-        workers: int | None,
-        on_event: Callable[[Event], None],
-        plugins: Sequence[str],
-    ):
-        self.out, self.engine, self.workers, self.on_event, self.plugins = out, engine, workers, on_event, plugins
+    def __init__(self, out: Path, engine: Engine, labels: dict[str, str], on_event: Callable[[Event], None]):
+        self.out, self.engine, self.labels, self.on_event = out, engine, labels, on_event
         self.results: dict[str, dict[str, Any]] = {}
         self.failed: dict[str, str] = {}
         self.skipped: set[str] = set()
@@ -83,11 +85,11 @@ class _Walk:
             if result is not None and (result.get("test") is not None or not read_test):
                 if run.run_id not in self.results:
                     self.skipped.add(run.run_id)
-                    self.on_event(Skipped(run.run_id, run.label))
+                    self.on_event(Skipped(run.run_id, self.labels[run.run_id]))
                 self.results[run.run_id] = result
             else:
-                jobs.append(Job(run.run_id, run.label, run.budget.steps, run.to_dict(), read_test))
-        self.engine(jobs, self.out, self.workers, self._hear, self.plugins)
+                jobs.append(Job(run.run_id, self.labels[run.run_id], run.budget.steps, run.to_dict(), read_test))
+        self.engine.run(jobs, self.out, self._hear)
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, Finished):

@@ -35,7 +35,7 @@ def estimate(sweep: Sweep, out: Path, workers: int) -> dict[str, Any]:
                 speeds[_kind(run)] = result["train_seconds"] / result["steps"]
     known = len(speeds)
     began = time.perf_counter()
-    rows = []
+    rows, labels = [], sweep.labels()
     for run in sweep.runs:
         kind = _kind(run)
         if kind not in speeds and (not per_token or time.perf_counter() - began < MEASURE_SECONDS):
@@ -43,9 +43,8 @@ def estimate(sweep: Sweep, out: Path, workers: int) -> dict[str, Any]:
             per_token.append(speeds[kind] / _size(run))
         step = speeds.get(kind) or _size(run) * sorted(per_token)[len(per_token) // 2]
         seconds = 0.0 if run.run_id in finished else step * run.budget.steps
-        fields = " ".join(f"{field}={_at(run, field)}" for field in _varied(sweep))
         done = run.run_id in finished
-        rows.append({"run_id": run.run_id, "label": run.label, "fields": fields, "finished": done, "seconds": seconds})
+        rows.append({"run_id": run.run_id, "label": labels[run.run_id], "finished": done, "seconds": seconds})
     left = [row for row in rows if not row["finished"]]
     longest = max((row["seconds"] for row in left), default=0.0)
     return {
@@ -86,19 +85,3 @@ def _seconds_per_step(run: RunConfig) -> float:
         return (time.perf_counter() - began) / count
     finally:
         torch.set_num_threads(threads)
-
-
-def _varied(sweep: Sweep) -> list[str]:
-    """Dotted fields that differ between runs, seed and names aside: they are in the label."""
-    from mnemolab.trainers.collect import flat_row
-
-    rows = [flat_row(run.to_dict()) for run in sweep.runs]
-    names = dict.fromkeys(name for row in rows for name in row)
-    shown = [name for name in names if name not in ("seed", "task.name", "model.name")]
-    return [name for name in shown if len({str(row.get(name)) for row in rows}) > 1]
-
-
-def _at(run: RunConfig, field: str) -> Any:
-    from mnemolab.trainers.collect import flat_row
-
-    return flat_row(run.to_dict()).get(field, "-")

@@ -14,14 +14,15 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mnemolab.errors import BadRequest, RunFailed
 from mnemolab.trainers.events import Event, Failed, Finished, Progress, Started
 
-__all__ = ["Job", "attempt", "default_workers", "run_local"]
+__all__ = ["Job", "LocalEngine", "attempt", "default_workers"]
 
 WORKERS_PER_GPU = 4
 BUSY_SECONDS = 1.0  # before asking again for a run that another sweep holds
@@ -80,42 +81,59 @@ def default_workers() -> tuple[int, list[str]]:
     return min(WORKERS_PER_GPU * count, max(count, cores)), names[:count]
 
 
-def run_local(
-    jobs: Sequence[Job],
-    out: str | Path,
-    workers: int | None = None,
-    emit: Callable[[Event], None] = lambda event: None,
-    plugins: Sequence[str] = (),
-) -> None:
-    """Do all `jobs`; what became of each is told to `emit`, in the caller's process.
+class LocalEngine:
+    """Worker processes that stay warm from one `run` to the next. Use it in a `with` block, which ends them.
 
-    Ctrl-C, or an exception from `emit`, lets running jobs save themselves, ends the workers and is raised again.
-    Raises BadRequest for less than one worker, RunFailed when workers cannot start.
+    `workers`: how many at most; None is one a core, or several a GPU. Raises BadRequest for less than one.
     """
-    if workers is not None and workers < 1:
-        raise BadRequest(f"workers={workers}: use at least 1")
-    if not jobs:
-        return
-    count, gpus = default_workers()
-    queue = _Queue(deque(jobs))
-    crew: list[_Worker] = []
-    try:
-        for number in range(min(workers or count, len(jobs))):
-            crew.append(_start(number, gpus, plugins))
-        while queue or any(worker.job for worker in crew):
-            _assign(crew, queue, out, emit)
-            pipes = {worker.pipe: worker for worker in crew}
+
+    def __init__(self, workers: int | None = None, plugins: Sequence[str] = ()):
+        if workers is not None and workers < 1:
+            raise BadRequest(f"workers={workers}: use at least 1")
+        self.workers, self.plugins = workers, tuple(plugins)
+        self.gpus: list[str] = []
+        self.crew: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def run(self, jobs: Sequence[Job], out: str | Path, emit: Callable[[Event], None]) -> None:
+        """Do all `jobs`; what became of each is told to `emit`, in the caller's process.
+
+        An exception from `emit`, or Ctrl-C, leaves runs going: `close` lets them save themselves.
+        Raises RunFailed when workers cannot start.
+        """
+        queue = _Queue(deque(jobs))
+        self._hire(len(jobs))
+        while queue or any(worker.job for worker in self.crew):
+            _assign(self.crew, queue, out, emit)
+            pipes = {worker.pipe: worker for worker in self.crew}
             for pipe in wait(list(pipes), timeout=0.5 if queue.later else None):
                 worker = pipes[pipe]  # type: ignore[index]
                 try:
                     _handle(worker, worker.pipe.recv(), queue, emit)
                 except (EOFError, ConnectionResetError):
-                    crew.remove(worker)
+                    self.crew.remove(worker)
+                    worker.pipe.close()
                     _bury(worker, out, emit)
-                    if len(queue) > len(crew):
-                        crew.append(_start(worker.number, gpus, plugins))
-    finally:
-        _dismiss(crew)
+                    self._hire(len(queue) + sum(worker.job is not None for worker in self.crew))
+
+    def close(self) -> None:
+        _dismiss(self.crew)
+        self.crew = []
+
+    def _hire(self, wanted: int) -> None:
+        """Start workers until there are as many as jobs, and no more than allowed."""
+        if not wanted:
+            return
+        count, self.gpus = default_workers()
+        taken = {worker.number for worker in self.crew}
+        free = [number for number in range(self.workers or count) if number not in taken]
+        for number in free[: max(0, wanted - len(self.crew))]:
+            self.crew.append(_start(number, self.gpus, self.plugins))
 
 
 def _start(number: int, gpus: Sequence[str], plugins: Sequence[str]) -> _Worker:
@@ -219,10 +237,10 @@ def _serve(pipe: Connection, environment: dict[str, str], plugins: Sequence[str]
         import torch
 
         from mnemolab.registry import load_plugins
-        from mnemolab.trainers import fitting  # noqa: F401  (brings in Lightning, before the first run)
 
         torch.set_num_threads(1)
         load_plugins(plugins)
+        import_module("mnemolab.trainers.fitting")  # brings in Lightning, before the first run
     except Exception as error:  # noqa: BLE001  (whatever it was, the parent must hear it)
         pipe.send(("broken", f"{type(error).__name__}: {error}"))
         return

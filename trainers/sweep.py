@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemolab.errors import BadRequest, hint
-from mnemolab.trainers.config import RunConfig, read_yaml
+from mnemolab.trainers.config import RunConfig, flat_row, read_yaml
 
 __all__ = ["Sweep"]
 
@@ -72,6 +72,18 @@ class Sweep:
             tuple(choose),
             None if pilots is None else tuple(pilots),
         )
+
+    def labels(self) -> dict[str, str]:
+        """Run id -> stage, task, seed and the fields that differ between runs."""
+        rows = {run.run_id: flat_row(run.to_dict()) for run in self.runs}
+        names = dict.fromkeys(name for row in rows.values() for name in row)
+        told = ("seed", "task.name", "model.name")
+        varied = [name for name in names if name not in told and len({str(row.get(name)) for row in rows.values()}) > 1]
+        made = {}
+        for run in self.runs:
+            fields = [f"{name.split('.')[-1]} {rows[run.run_id][name]}" for name in varied if name in rows[run.run_id]]
+            made[run.run_id] = ", ".join([run.label, *fields])
+        return made
 
     def cells(self) -> dict[str, dict[str, list[RunConfig]]]:
         """Cell -> candidate -> its runs over seeds. Cells differ in anything but the seed and the chosen fields."""

@@ -76,7 +76,7 @@ def _dry_run(args: argparse.Namespace, sweep) -> int:
         return 0
     for row in found["runs"]:
         state = "finished" if row["finished"] else clock(row["seconds"])
-        print(f"{row['run_id']}  {state:>9}  {row['label']}{'  ' + row['fields'] if row['fields'] else ''}")
+        print(f"{row['run_id']}  {state:>9}  {row['label']}")
     print(
         f"{found['left']} of {found['total']} runs left, about {clock(found['seconds'])} with {workers} workers "
         f"({found['how']})",
