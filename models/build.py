@@ -6,10 +6,10 @@ from typing import Any
 
 from mnemolab.errors import BadRequest, hint
 from mnemolab.fields import build
-from mnemolab.models.config import ExpertsConfig, MixerConfig, ModelConfig
+from mnemolab.models.config import ExpertsConfig, MixerConfig, ModelConfig, parse_ratio
 from mnemolab.models.lineage import STAGES, Stage
 
-__all__ = ["make_model", "model_config"]
+__all__ = ["field_names", "make_model", "model_config"]
 
 # told apart from the rest: they say which stage it is, not what it is made of
 _FIXED = ("name", "recipe", "experts", "mixers")
@@ -29,30 +29,52 @@ def make_model(name: str, *, vocab_size: int, recipe: str | None = None, **optio
 
 
 def model_config(name: str, *, vocab_size: int, recipe: str | None = None, **options: Any) -> ModelConfig:
-    """What `make_model` would build. Imports no torch."""
+    """What `make_model` would build, with the same options and errors. Imports no torch."""
     stage: Stage = STAGES[name]
     recipe, row = stage.recipe(recipe)
-    known = {part: _names(part) for part in (ModelConfig, *([ExpertsConfig] if row.experts else []))}
-    model_names = [field for field in known[ModelConfig] if field not in _FIXED]
-    expert_names = known.get(ExpertsConfig, [])
-    mixer_names = {field for mixer in row.mixers for field in _names(type(mixer)) if field != "family"}
-    everything = [*model_names, *expert_names, *sorted(mixer_names)]
-    for option in options:
+    values = {"name": name, "recipe": recipe, "vocab_size": vocab_size, **row.model}
+    mixers = row.mixers
+    if options.get("second"):
+        mixers = (mixers[0], _second(options["second"], recipe))
+        values.setdefault("ratio", "3:1")
+    given = {key: value for key, value in options.items() if value is not None or key == "normalize"}
+    model_names, expert_names, mixer_names = field_names(mixers, bool(row.experts))
+    everything = [*model_names, *expert_names, *mixer_names]
+    for option in given:
         if option not in everything:
             raise BadRequest(f"model: unknown field {option!r} for stage {name!r}; {hint(option, everything)}")
-
-    values = {
-        "depth": row.depth,
-        **row.model,
-        **{k: v for k, v in options.items() if k in model_names and v is not None},
-    }
-    mixers = tuple(_with(mixer, options) for mixer in row.mixers)
-    config = build(ModelConfig, {"name": name, "recipe": recipe, "vocab_size": vocab_size, **values}, "model")
+    values |= {key: value for key, value in given.items() if key in model_names}
+    if len(mixers) == 1 and values.get("ratio", "1:0") != "1:0":
+        raise BadRequest(
+            f"ratio={values['ratio']!r}: stage {name!r} has one mixer; name another with second, as second='gpt2'"
+        )
+    values.setdefault("depth", max(2, sum(parse_ratio(values["ratio"]))) if "ratio" in values else 2)
+    config = build(ModelConfig, values, "model")
+    if not config.head_dim:
+        if config.width % config.heads:
+            raise BadRequest(
+                f"heads={config.heads} does not divide width={config.width}; give head_dim, or another number"
+            )
+        config = replace(config, head_dim=config.width // config.heads)
     experts = None
     if row.experts:
-        chosen = {**row.experts, **{k: v for k, v in options.items() if k in expert_names}}
+        chosen = {**row.experts, **{key: value for key, value in given.items() if key in expert_names}}
         experts = build(ExpertsConfig, chosen, "model")
-    return replace(config, mixers=mixers, experts=experts)
+    return replace(config, mixers=tuple(_with(mixer, given) for mixer in mixers), experts=experts)
+
+
+def field_names(mixers: tuple[MixerConfig, ...], experts: bool) -> tuple[list[str], list[str], list[str]]:
+    """The options that a model takes: its own, its experts' and its mixers'."""
+    model = [name for name in _names(ModelConfig) if name not in _FIXED]
+    mixer = {name for config in mixers for name in _names(type(config)) if name not in ("family", "factory")}
+    return model, _names(ExpertsConfig) if experts else [], sorted(mixer)
+
+
+def _second(name: str, recipe: str) -> MixerConfig:
+    """The mixer of stage `name`, in the recipe if it has that; of a hybrid stage, its second mixer."""
+    stage: Stage = STAGES[name]
+    row = stage.recipes.get(recipe) or next(iter(stage.recipes.values()))
+    return row.mixers[-1]
 
 
 def _names(cls: type) -> list[str]:

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 
+from mnemolab.models.channels.moe import Experts
 from mnemolab.models.config import ModelConfig
 from mnemolab.models.outward import Outward
 
@@ -13,7 +14,7 @@ __all__ = ["initialise"]
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ModelConfig) -> None:
-    """Fill every nn.Linear, nn.Embedding and every module that says `fan_in` for its stacked weights.
+    """Fill every nn.Linear, nn.Embedding and stack of experts.
 
     scaled: N(0, s), s = 0.02 sqrt(768 / fan_in), which is GPT-2's 0.02 at GPT-2's width and grows as models shrink.
     normal: N(0, init_std) (GPT-2; the released Kimi K3 files; fla). uniform: torch's U(-1/sqrt(fan_in), 1/sqrt(fan_in))
@@ -30,6 +31,10 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
                 module.weight.mul_(shrink)
             if module.bias is not None:
                 module.bias.zero_()
+        elif isinstance(module, Experts):
+            _fill(module.inward, module.inward.shape[2], config)
+            _fill(module.outward, module.outward.shape[1], config)
+            module.outward.mul_(shrink)
 
 
 def _fill(weight: torch.Tensor, fan_in: int, config: ModelConfig) -> None:

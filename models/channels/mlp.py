@@ -3,9 +3,10 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mnemolab.kernels.neighbours.situ import situ_glu
 from mnemolab.models.outward import Outward
 
-__all__ = ["GLU", "MLP"]
+__all__ = ["GLU", "MLP", "glu"]
 
 
 class MLP(nn.Module):
@@ -23,7 +24,7 @@ class MLP(nn.Module):
 
 
 class GLU(nn.Module):
-    """W2 (act(W1 x) * W3 x), W1 and W3 in one matrix; SwiGLU (Shazeer, 2002.05202)."""
+    """W2 (act(W1 x) * W3 x), W1 and W3 in one matrix: SwiGLU (Shazeer, 2002.05202), or SiTU-GLU (Kimi K3, eq. 12)."""
 
     def __init__(self, width: int, hidden: int, activation: str, bias: bool = False):
         super().__init__()
@@ -36,6 +37,6 @@ class GLU(nn.Module):
 
 
 def glu(x: Tensor, activation: str) -> Tensor:
-    """(..., 2F) -> (..., F): the first half gates the second."""
+    """(..., 2F) -> (..., F): the first half, activated, gates the second. `situ` bounds both, at 4 and 25."""
     gate, up = x.chunk(2, -1)
-    return F.silu(gate) * up
+    return situ_glu(gate, up) if activation == "situ" else F.silu(gate) * up

@@ -6,6 +6,9 @@ MIXERS = Registry(
     "mixer",
     {
         "memory": Entry("mnemolab.models.mixers.memory:MemoryMixer", "the memory recurrence"),
+        "latent": Entry("mnemolab.models.mixers.latent:LatentMixer", "multi-head latent attention"),
+        "rnn": Entry("mnemolab.models.mixers.rnn:RNNMixer", "recurrent networks"),
+        "wrapped": Entry("mnemolab.models.mixers.wrapped:WrappedMixer", "a module of one's own"),
         "softmax": Entry("mnemolab.models.mixers.softmax:SoftmaxMixer", "softmax attention"),
     },
 )

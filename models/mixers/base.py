@@ -32,8 +32,15 @@ class Mixer(nn.Module, ABC):
         return y[:, 0], state
 
     @abstractmethod
+    def state_parts(self, T: int) -> dict[str, int]:
+        """Floating-point elements of one example's state after T tokens, by kind.
+
+        `memory` has a fixed size and is fp32; `conv` has a fixed size, `cache` grows with T, both in the model's dtype.
+        """
+
     def state_elements(self, T: int) -> int:
         """Floating-point elements that one example's state holds after T tokens."""
+        return sum(self.state_parts(T).values())
 
     def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
         """What the memory was told at each token, in fp32, from the mixer's input x (B,T,D).

@@ -42,12 +42,11 @@ class HeadsMixer(Mixer):
             raise BadRequest(f"positions='rotary' turns pairs of channels; head_dim must be even, not {self.key_dim}")
 
         keys = self.key_heads * self.key_dim
-        gate = 0 if config.gate == "none" else config.gate_rank or self.inner
+        rank = model.head_dim if config.gate_rank < 0 else config.gate_rank
+        gate = 0 if config.gate == "none" else rank or self.inner
         self.sizes = [keys, keys, self.inner]
         self.inward = nn.Linear(self.width, sum(self.sizes) + gate, bias=config.bias)
-        self.gate_up = (
-            nn.Linear(config.gate_rank, self.inner, bias=config.gate_bias) if gate and config.gate_rank else None
-        )
+        self.gate_up = nn.Linear(rank, self.inner, bias=config.gate_bias) if gate and rank else None
         # SiLU on q, k and v at once, or left to `feature` and `feature_value`
         self.activation = self.convolved_activation()
         self.conv = None
@@ -108,9 +107,8 @@ class HeadsMixer(Mixer):
         o, memory = self.remember_one(x, q, k, v, state)
         return self.close(o, gate)[:, 0], held | memory
 
-    def state_elements(self, T: int) -> int:
-        conv = 0 if self.conv is None else sum(self.sizes) * (self.config.conv - 1)
-        return conv + self.memory_elements(T)
+    def conv_elements(self) -> int:
+        return 0 if self.conv is None else sum(self.sizes) * (self.config.conv - 1)
 
     def feature(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Feature map of q and k (B,T,H,K)."""
@@ -133,7 +131,3 @@ class HeadsMixer(Mixer):
     def remember_one(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, dict[str, Any]]:
         """`remember` for one token (T = 1)."""
         return self.remember(x, q, k, v, state, True)
-
-    @abstractmethod
-    def memory_elements(self, T: int) -> int:
-        """Elements of the memory after T tokens, without the convolution's."""

@@ -151,8 +151,9 @@ class MemoryMixer(HeadsMixer):
     def _state_of(self, memory: Any) -> dict[str, Tensor]:
         return {"S": memory[0], "z": memory[1]} if self.config.normalizes else {"S": memory}
 
-    def memory_elements(self, T: int) -> int:
-        return self.heads * self.key_dim * (self.value_dim + self.config.normalizes)
+    def state_parts(self, T: int) -> dict[str, int]:
+        memory = self.heads * self.key_dim * (self.value_dim + self.config.normalizes)
+        return {"memory": memory, "conv": self.conv_elements()}
 
     def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
         q, k, v, _, _ = self.project(x, state)

@@ -35,8 +35,8 @@ class SoftmaxMixer(HeadsMixer):
         values = Cache.of(v) if state is None else state["v"].append(v)
         return causal_attention(q, keys.view, values.view), {"k": keys, "v": values}
 
-    def memory_elements(self, T: int) -> int:
-        return T * self.heads * (self.key_dim + self.value_dim)
+    def state_parts(self, T: int) -> dict[str, int]:
+        return {"cache": T * self.heads * (self.key_dim + self.value_dim), "conv": self.conv_elements()}
 
     def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
         q, k, v, _, _ = self.project(x, state)
