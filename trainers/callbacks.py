@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
@@ -35,14 +36,14 @@ class Metrics(Callback):
         last = state.step >= budget.steps
         if last or state.step % self.log_every == 0 or state.step % budget.evaluate_every == 0:
             count = max(1, len(state.losses))
-            row = {"loss": sum(state.losses) / count, "grad_norm": sum(state.norms) / count}
+            row = {"loss": _mean(trainer, sum(state.losses) / count), "grad_norm": sum(state.norms) / count}
             row["learning_rate"] = module.steps.rates[state.step - 1]
             self._write(trainer, state.step, "train", row)
             state.losses.clear()
             state.norms.clear()
         if last or state.step % budget.evaluate_every == 0:
             self._look(trainer, module)
-        if last or state.stopped:
+        if _agreed(trainer, last or state.stopped is not None):
             trainer.should_stop = True
 
     def _look(self, trainer: Trainer, module: RunModule) -> None:
@@ -73,6 +74,19 @@ class Metrics(Callback):
             logger.log_metrics({f"{split}/{name}": value for name, value in row.items()}, step)
 
 
+def _agreed(trainer: Trainer, wish: bool) -> bool:
+    """Whether any rank wishes it: ranks must stop after the same segment, or they wait for each other for ever."""
+    return trainer.strategy.reduce_boolean_decision(wish, all=False) if trainer.world_size > 1 else wish
+
+
+def _mean(trainer: Trainer, value: float) -> float:
+    """Over ranks: each sees the loss of its own share of the batch."""
+    if trainer.world_size == 1:
+        return value
+    shared = torch.tensor(value, dtype=torch.float64, device=trainer.strategy.root_device)
+    return float(trainer.strategy.reduce(shared, reduce_op="mean"))
+
+
 class Resume(Callback):
     """Save every few seconds of training, at the end, and when asked to stop. Runs after `Metrics`: rows come first."""
 
@@ -81,7 +95,7 @@ class Resume(Callback):
         self._last = time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        stop = self.stop()
+        stop = _agreed(trainer, self.stop())
         if stop or trainer.should_stop or time.monotonic() - self._last >= RESUME_SECONDS:
             if trainer.is_global_zero:
                 self.save(pl_module)

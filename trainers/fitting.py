@@ -1,8 +1,8 @@
 """The training half of a run: put model, optimiser, stepper and callbacks together, and hand them to Lightning."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from mnemolab.trainers import folder as places
 from mnemolab.trainers.callbacks import Metrics, Resume, Watch
 from mnemolab.trainers.checkpoint import read_resume, save_bytes
 from mnemolab.trainers.config import RunConfig
+from mnemolab.trainers.ddp import fit_ranks
 from mnemolab.trainers.folder import keep_metrics
 from mnemolab.trainers.graph import best_steps
 from mnemolab.trainers.module import RunModule, fit
@@ -44,8 +45,16 @@ def fit_run(
     devices: int = 1,
     tell: Callable[[TrainState], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    rank: int | None = None,
+    plugins: Sequence[str] = (),
 ) -> Fitted:
-    """Train until the budget is used or the run stops itself. Raises NotFiniteRun, Stopped."""
+    """Train until the budget is used or the run stops itself. Raises NotFiniteRun, Stopped.
+
+    With several devices and no `rank`, the ranks are started and waited for; with a `rank`, this process is one of them.
+    """
+    if devices > 1 and rank is None:
+        how = fit_ranks(config, folder, device.type, devices, loggers, tell, stop, plugins)
+        return replace(fit_run(config, folder, device, loggers), how=how)  # the folder holds the end of the run
     task, model = config.make_task(), config.make_model()
     saved = read_resume(folder)
     state = TrainState()
@@ -53,7 +62,8 @@ def fit_run(
         state = saved["state"]
         state.resumed += 1
         model.load_state_dict(saved["state_dict"])
-    keep_metrics(folder, state.step)
+    if not rank:
+        keep_metrics(folder, state.step)
     if state.stopped or state.step >= config.budget.steps:  # killed between its last step and result.json
         return Fitted(model.to(device), state, "eager")
     model.to(device).train()

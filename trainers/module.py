@@ -64,13 +64,13 @@ def fit(
     loggers: Iterable[Logger] = (),
     devices: int = 1,
 ) -> None:
-    """Run `module` until a callback says stop. More than one device: Lightning's DDP, one spawned process each."""
+    """Run `module` until a callback says stop. More than one device: this process is one rank of Lightning's DDP."""
     chosen: Any = devices if device.index is None or devices > 1 else [device.index]
     with _quiet():
         trainer = lightning.Trainer(
             accelerator="gpu" if device.type == "cuda" else "cpu",
             devices=chosen,
-            strategy="ddp_spawn" if devices > 1 else "auto",
+            strategy="ddp" if devices > 1 else "auto",
             max_epochs=1,
             logger=list(loggers) or False,
             callbacks=list(callbacks),

@@ -78,7 +78,7 @@ class RayEngine:
         if workers is not None and workers < 1:
             raise BadRequest(f"workers={workers}: use at least 1")
         try:
-            import ray
+            import ray  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise BadRequest("engine=ray needs Ray; install it with: pip install 'mnemolab[ray]'") from error
         self.ray, self.plugins, self.wanted = ray, tuple(plugins), workers

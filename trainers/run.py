@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,14 @@ def train(
     read_test: bool = True,
     tell: Tell | None = None,
     stop: Callable[[], bool] | None = None,
+    plugins: Sequence[str] = (),
 ) -> Run:
     """Train `config` in `<out>/<run_id>` and return the finished run. A finished run is returned as it is.
 
     `progress` draws a bar on stderr. `loggers` are Lightning loggers that get every row of metrics as well. `read_test`
     False leaves the test stream unread (result.json then has `test: null`); a later call reads it. `tell(state)` is called
-    a few times a second; when `stop()` becomes true the run saves itself and raises `Stopped`.
+    a few times a second; when `stop()` becomes true the run saves itself and raises `Stopped`. `devices` above 1
+    shares every batch among that many GPUs (or CPU processes), which import the modules named by `plugins` first.
 
     Raises BadRequest before any step (sizes, device, folder), Busy when another process holds the run, NotFiniteRun when
     loss or gradient is not finite, RunFailed for what else goes wrong; `failure.json` then says what.
@@ -49,6 +51,7 @@ def train(
     if config.budget.batch_size % devices:
         raise BadRequest(f"batch_size={config.budget.batch_size} does not split over {devices} devices evenly")
     folder = output_folder(Path(output_folder(out)) / config.run_id)
+    shown = _with_bar(config, tell, progress)
     with held(folder / places.LOCK) as mine:
         if not mine:
             raise Busy(f"{folder}: another process is at this run; wait for it, or stop it")
@@ -60,9 +63,7 @@ def train(
             _clear_leftovers(folder)
             write_config(folder, config)
             with _ctrl_c(stop) as asked:
-                _run(
-                    config, folder, device, list(loggers), devices, read_test, _with_bar(config, tell, progress), asked
-                )
+                _run(config, folder, device, list(loggers), devices, read_test, shown, asked, plugins)
         except (KeyboardInterrupt, SystemExit):
             raise
         except Exception as error:
@@ -96,6 +97,7 @@ def _run(
     read_test: bool,
     tell: Tell | None,
     stop: Callable[[], bool] | None,
+    plugins: Sequence[str],
 ) -> None:
     from mnemolab.trainers.fitting import fit_run
     from mnemolab.trainers.result import finish, read_test_stream
@@ -104,7 +106,7 @@ def _run(
         read_test_stream(folder, config, device)
         return
     began = time.monotonic()
-    fitted = fit_run(config, folder, device, loggers, devices, tell, stop)
+    fitted = fit_run(config, folder, device, loggers, devices, tell, stop, plugins=plugins)
     finish(folder, config, device, fitted, read_test, time.monotonic() - began)
 
 

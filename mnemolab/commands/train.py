@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     output_folder(args.out)
     from mnemolab.trainers.run import train
 
-    done = train(config, args.out, progress=True, devices=args.devices)
+    done = train(config, args.out, progress=True, devices=args.devices, plugins=args.plugin)
     if args.json:
         import json
 
