@@ -3,6 +3,7 @@
 B batch, T time, Q queries per example, M earlier values of a key.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from mnemolab.errors import BadRequest
+from mnemolab.tasks.random import Random
+from mnemolab.tasks.splits import CONTENT_BITS, LEAST_BITS, belongs
 from mnemolab.tasks.vocabulary import Vocabulary
 
-__all__ = ["QUERY_COLUMNS", "SPLITS", "Batch", "Split", "Task"]
+__all__ = ["QUERY_COLUMNS", "SPLITS", "Batch", "Split", "Task", "join"]
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -25,10 +28,10 @@ QUERY_COLUMNS = {
     "fork": "length of the context that all queries share, or -1 where reading and asking interleave",
     "key": "token of the asked key",
     "target": "token of the right answer",
-    "lag_tokens": "tokens between the write of the target's value token and `position`",
-    "lag_writes": "bindings written after the target's, before `start`",
+    "lag_tokens": "`position` minus the position of the target's value token; -1 where nothing was written (answer NONE)",
+    "lag_writes": "bindings written after the target's, before `start`; -1 where nothing was written",
     "version": "bindings this key had before the one asked for",
-    "serial_position": "bindings written before the target's",
+    "serial_position": "bindings written before the target's; -1 where nothing was written",
     "query_index": "queries asked before this one",
     "load": "bindings written before `start`",
     "condition": "index into the task's `conditions`",
@@ -40,8 +43,8 @@ class Batch:
     """Examples and their query table.
 
     `inputs` (B,T) int64. `targets` (B,T) int64: what the logits at t must say (no shift), -100 where nothing is scored.
-    `queries`: the columns of QUERY_COLUMNS, `stale` (B,Q,M) with earlier values of the key, newest first, -1 padded, and
-    any columns of the task's own. Scored positions and used query slots correspond one to one.
+    `queries`: the columns of QUERY_COLUMNS, `stale` (B,Q,M) with the other values that the key has or had, newest first,
+    -1 padded (M >= 1), and any columns of the task's own. Scored positions and used query slots correspond one to one.
     """
 
     inputs: Tensor
@@ -56,12 +59,18 @@ class Batch:
         return Batch(self.inputs.to(device), self.targets.to(device), moved)
 
 
+def join(batches: list[Batch]) -> Batch:
+    """The examples of all `batches` in order."""
+    columns = {name: torch.cat([batch.queries[name] for batch in batches]) for name in batches[0].queries}
+    return Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.targets for b in batches]), columns)
+
+
 @dataclass(frozen=True)
 class Task(ABC):
     """A frozen dataclass of difficulty fields that constructs without arguments.
 
     Every subclass has a field `length`, class attributes `name`, `version` (raised when its data change), `axes` (query
-    columns and fields that its analysis plots against) and `conditions` (names of the `condition` codes).
+    columns and fields that its analysis plots against) and `conditions` (names of the `condition` codes), and `draw`.
     """
 
     name: ClassVar[str]
@@ -74,11 +83,59 @@ class Task(ABC):
     def vocabulary(self) -> Vocabulary:
         """Disjoint token ranges; `vocabulary.size` is the model's vocabulary."""
 
-    @abstractmethod
+    @property
+    def group(self) -> int:
+        """Consecutive examples that share their random numbers: an experimental condition and its paired controls."""
+        return 1
+
+    @property
+    def bits(self) -> float:
+        """log2 of a lower bound on the number of different examples; small spaces are split by content."""
+        return math.inf
+
+    def draw(self, random: Random) -> Batch:
+        """The examples of `random`, made with its numbers alone and on its device."""
+        raise NotImplementedError(f"{type(self).__name__} must define draw(random) -> Batch, or sample")
+
     def sample(
         self, indices: Tensor, split: Split = "train", seed: int = 0, device: str | torch.device = "cpu"
     ) -> Batch:
-        """Examples `indices` (B,) int64 of the stream (split, seed): a pure function of each index, on any device."""
+        """Examples `indices` (B,) int64 of the stream (split, seed): a pure function of each index, on any device.
+
+        Streams of different splits are independent. Where the space of examples is so small that they would collide
+        (`bits` below 80), an example belongs to the split that a hash of its tokens names, and candidates are drawn until
+        one does. Raises BadRequest for an unknown split and for spaces too small to split.
+        """
+        self.check_split(split)
+        indices = indices.to(device=device, dtype=torch.int64)
+        by_content = self.bits < CONTENT_BITS
+        if by_content and (self.bits < LEAST_BITS or self.group > 1):
+            raise BadRequest(
+                f"{self.name}: about 2**{self.bits:.0f} different examples, too few to share among three splits "
+                f"(least 2**{LEAST_BITS if self.group == 1 else CONTENT_BITS}); raise the vocabulary or the number of items"
+            )
+        if indices.device.type != "cpu" or len(indices) <= self._chunk:
+            return self._draw(indices, split, seed, by_content)
+        # pieces that stay in the processor's cache; an example does not depend on its batch
+        return join([self._draw(piece, split, seed, by_content) for piece in indices.split(self._chunk)])
+
+    @property
+    def _chunk(self) -> int:
+        return max(32, (1 << 17) // int(getattr(self, "length", 256)))
+
+    def _draw(self, indices: Tensor, split: Split, seed: int, by_content: bool) -> Batch:
+        batch = self.draw(Random(self.name, split, seed, indices, group=self.group))
+        attempt = 0
+        while by_content:
+            wrong = (~belongs(batch.inputs, split)).nonzero()[:, 0]
+            if not len(wrong):
+                break
+            attempt += 1
+            other = self.draw(Random(self.name, split, seed, indices[wrong], attempt))
+            batch.inputs[wrong], batch.targets[wrong] = other.inputs, other.targets
+            for name, column in batch.queries.items():
+                column[wrong] = other.queries[name]
+        return batch
 
     @abstractmethod
     def solve(self, inputs: Tensor) -> Tensor:

@@ -1,0 +1,198 @@
+"""Keys are bound again and again; the latest, first or previous value is asked.
+
+B batch, T time, K keys = queries, R versions, W writes.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from mnemolab.errors import BadRequest
+from mnemolab.fields import check, setting
+from mnemolab.tasks.base import Batch, Task
+from mnemolab.tasks.layout import assemble, filler, log2_arrangements, spread, take
+from mnemolab.tasks.random import Random
+from mnemolab.tasks.schedule import GAPS, balanced_counts, most_rebindings, schedule
+from mnemolab.tasks.vocabulary import Vocabulary
+
+__all__ = ["KeyOverwrite"]
+
+_ASKS = ("latest", "first", "previous", "mixed")
+
+
+@dataclass(frozen=True)
+class KeyOverwrite(Task):
+    """Writes (key, value) and filler, then each key once in random order; key counts of 1 to `versions` mix in a sequence.
+
+        inputs   k1 v5 k2 v8 .  k1 v3 k3 v1 .  k2 k1
+        targets  -  -  -  -  -  -  -  -  -  -  v8 v3
+
+    With `ask` other than "latest" a cue token stands before each asked key, and a key that never had a previous value has
+    the answer NONE. Number of writes, filler and length are the same in every example. The lag in writes of a key's last
+    binding is uniform on 0 .. lags - 1 and independent of its version count; slots beyond the asked keys' bind other keys.
+    Examples 2i and 2i + 1 are a pair: in the second the asked key keeps only the binding asked for (and its last one, if the
+    previous is asked) and its other bindings go to fresh keys, so the same slots, values, lags and queries test a key that
+    was never rebound (`condition` control; `paired_versions` is the number of bindings that its twin has).
+    """
+
+    name: ClassVar[str] = "key_overwrite"
+    version: ClassVar[int] = 1
+    axes: ClassVar[tuple[str, ...]] = ("versions", "lag_writes", "lag_tokens", "gap_writes", "keys", "load")
+    conditions: ClassVar[tuple[str, ...]] = ("fresh", "rebound", "control")
+
+    length: int = setting(54, "tokens in a sequence", low=4)
+    keys: int = setting(6, "keys asked in a sequence", low=1, high=4096)
+    versions: int = setting(4, "most bindings of a key; 1 .. versions are mixed in a sequence", low=1, high=200)
+    lags: int = setting(8, "the lag in writes of a last binding is uniform on 0 .. lags - 1", low=1)
+    gap: Literal["any", "near", "far", "mixed"] = setting(
+        "any", "distance from the binding before to the last one", choices=GAPS
+    )
+    ask: Literal["latest", "first", "previous", "mixed"] = setting("latest", "which value is asked", choices=_ASKS)
+    control: bool = setting(True, "every second example is the fresh-key control of the one before")
+    key_vocabulary: int = setting(64, "key tokens", low=1)
+    value_vocabulary: int = setting(64, "value tokens", low=2)
+    filler_vocabulary: int = setting(16, "filler tokens", low=1, high=4096)
+
+    def __post_init__(self):
+        check(self)
+        if self.lags < self.keys:
+            raise BadRequest(
+                f"lags={self.lags} must be at least keys={self.keys}: each key's last binding has its own slot"
+            )
+        for name in ("key_vocabulary", "value_vocabulary"):
+            if getattr(self, name) < self.writes:
+                raise BadRequest(
+                    f"{name}={getattr(self, name)} is too small: keys={self.keys}, versions={self.versions}, lags={self.lags} "
+                    f"make {self.writes} writes with different tokens; raise it to {self.writes} or more"
+                )
+        if self._spare < 0:
+            raise BadRequest(
+                f"length={self.length} is too short: {self.writes} writes of 2 tokens and {self.keys} queries of {self._cue + 1} "
+                f"make {self.length - self._spare}; raise length to {self.length - self._spare} or lower keys, versions or lags"
+            )
+
+    @property
+    def writes(self) -> int:
+        """Bindings in every sequence, W."""
+        return most_rebindings(self.keys, self.versions) + self.lags
+
+    @property
+    def _cue(self) -> int:
+        return int(self.ask != "latest")
+
+    @property
+    def _spare(self) -> int:
+        return self.length - 2 * self.writes - self.keys * (self._cue + 1)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        special = ("none", "latest", "first", "previous")
+        sizes = {"keys": self.key_vocabulary, "values": self.value_vocabulary, "filler": self.filler_vocabulary}
+        return Vocabulary(special=special, **sizes)
+
+    @property
+    def group(self) -> int:
+        return 2 if self.control else 1
+
+    @property
+    def bits(self) -> float:
+        values = log2_arrangements(self.value_vocabulary, self.writes)
+        return values + log2_arrangements(self.key_vocabulary, self.keys)
+
+    def draw(self, random: Random) -> Batch:
+        vocabulary, writes, cue = self.vocabulary, self.writes, self._cue
+        counts = balanced_counts(random, self.keys, self.versions)
+        slots = schedule(random, counts, self.versions, writes - self.lags, self.lags, self.gap)  # (B,K,R)
+        token = (
+            random.distinct("keys", writes, self.key_vocabulary) + vocabulary.keys.start
+        )  # a key of its own for each slot
+        value = random.distinct("values", writes, self.value_vocabulary) + vocabulary.values.start
+
+        ask = (
+            random.below("ask", self.keys, bound=3)
+            if self.ask == "mixed"
+            else torch.full_like(counts, _ASKS.index(self.ask))
+        )
+        number = torch.where(
+            ask == 1, 0, counts - 1 - (ask == 2).long()
+        )  # the binding asked for; -1: no previous one, NONE
+        target = _of(slots, number)
+        # a control keeps the binding asked for, and the one that makes it "previous"; the rest go to fresh keys
+        control = (random.twin == 1)[:, None]
+        kept = torch.arange(self.versions, device=random.device)
+        kept = (
+            (kept == number[..., None])
+            | ((ask == 2)[..., None] & (kept == counts[..., None] - 1))
+            | ~control[..., None]
+        )
+        mine = torch.where(kept, slots, -1)
+        key = token.gather(1, torch.where(number < 0, _of(slots, counts - 1), target))
+        spare_column = torch.cat([token, token[:, :1]], 1)
+        bound = torch.where(mine < 0, writes, mine).flatten(1)
+        token = spare_column.scatter_(1, bound, key[..., None].expand_as(mine).flatten(1))[:, :writes].contiguous()
+
+        start = spread(random, writes, 2, self._spare)
+        inputs = filler(random, self.length, vocabulary)
+        inputs.scatter_(1, start, token).scatter_(1, start + 1, value)
+
+        order = random.permutation("order", self.keys)
+        counts, ask, number, target, key = (x.gather(1, order) for x in (counts, ask, number, target, key))
+        mine = mine.gather(1, order[..., None].expand_as(mine))
+        context = self.length - self.keys * (cue + 1)
+        position = context + torch.arange(1, self.keys + 1, device=random.device) * (cue + 1) - 1
+        position = position.expand_as(order)
+        inputs.scatter_(1, position, key)
+        if cue:
+            inputs.scatter_(1, position - 1, ask + vocabulary.token("latest"))
+
+        none = target < 0
+        others = torch.where(mine == target[..., None], -1, mine).sort(-1, descending=True).values  # newest first
+        before = torch.where(mine < target[..., None], mine, -1).amax(-1)
+        columns = {
+            "position": position,
+            "start": position - cue,
+            "fork": context,
+            "key": key,
+            "target": torch.where(none, vocabulary.token("none"), take(value, target)),
+            "lag_tokens": torch.where(none, -1, position - take(start, target) - 1),
+            "lag_writes": torch.where(none, -1, writes - 1 - target),
+            "version": torch.where(none | control, 0, number),
+            "serial_position": target,
+            "query_index": torch.arange(self.keys, device=random.device),
+            "load": writes,
+            "condition": torch.where(counts == 1, 0, torch.where(control, 2, 1)),
+            "versions": (mine >= 0).sum(-1),
+            "paired_versions": counts,
+            "gap_writes": torch.where(none | (before < 0), -1, target - before),
+            "ask": ask,
+        }
+        return assemble(inputs, columns, take(value, others))
+
+    def solve(self, inputs: Tensor) -> Tensor:
+        vocabulary = self.vocabulary
+        cues = {vocabulary.token(name): name for name in ("latest", "first", "previous")}
+        targets = torch.full_like(inputs, -100)
+        for row, tokens in enumerate(inputs.tolist()):
+            held: dict[int, list[int]] = {}
+            for t, token in enumerate(tokens):
+                if token not in vocabulary.keys:
+                    continue
+                if t + 1 < len(tokens) and tokens[t + 1] in vocabulary.values:
+                    held.setdefault(token, []).append(tokens[t + 1])
+                    continue
+                cue = cues.get(tokens[t - 1], "latest")
+                past = [vocabulary.token("none"), *held[token]]
+                targets[row, t] = past[{"latest": -1, "first": 1, "previous": -2}[cue]]
+        return targets
+
+    def chance(self, batch: Batch) -> Tensor:
+        """One among the `writes` values in the context; a previous value that may be missing adds the answer NONE."""
+        used = batch.queries["position"] >= 0
+        return torch.where(used, 1.0 / self.writes, 0.0).float()
+
+
+def _of(table: Tensor, index: Tensor) -> Tensor:
+    """table (B,K,R) at index (B,K) -> (B,K); an index of -1 gives -1."""
+    return torch.where(index < 0, -1, table.gather(2, index.clamp(min=0)[..., None])[..., 0])

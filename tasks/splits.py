@@ -1,0 +1,30 @@
+"""Which split an example belongs to, where the space of examples is too small for independent streams."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["CONTENT_BITS", "LEAST_BITS", "belongs", "content_hash"]
+
+# Streams of 1e8 and 1e5 examples over 2**80 share one with probability 1e13 / 2**80 < 1e-11.
+CONTENT_BITS = 80
+# Below 4096 different examples a test set would be a handful seen again and again.
+LEAST_BITS = 12
+_SHARES = {"train": range(12), "validation": range(12, 14), "test": range(14, 16)}  # sixteenths
+
+
+def content_hash(inputs: Tensor) -> Tensor:
+    """(B,T) tokens to (B,) hashes of 63 bits: a sum with odd multipliers and a mix, in wrapping int64 on any device."""
+    places = torch.arange(1, inputs.shape[1] + 1, device=inputs.device)
+    multipliers = places * 0x5851F42D4C957F2D + 0x14057B7EF767814F | 1
+    multipliers = (multipliers ^ (multipliers >> 29)) * 0x3C79AC492BA7B653 | 1
+    mixed = ((inputs + 1) * multipliers).sum(1)
+    for shift, factor in ((32, 0x1C69B3F74AC4AE35), (29, 0x5CE4E5B9BF58476D)):
+        mixed = (mixed ^ (mixed >> shift)) * factor
+    return (mixed ^ (mixed >> 32)) & 0x7FFFFFFFFFFFFFFF
+
+
+def belongs(inputs: Tensor, split: str) -> Tensor:
+    """(B,) whether the hash of each example's tokens names `split`: 12, 2 and 2 sixteenths of the space."""
+    share = _SHARES[split]
+    part = content_hash(inputs) >> 59
+    return (part >= share.start) & (part < share.stop)
