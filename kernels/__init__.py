@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mnemolab.registry import lazy_exports
+from mnemolab.registry import Entry, Registry, lazy_exports
 
 if TYPE_CHECKING:
     from mnemolab.kernels.neighbours.attention_residual import attention_residual as attention_residual
@@ -15,6 +15,28 @@ if TYPE_CHECKING:
     from mnemolab.kernels.scan import explain_backend as explain_backend
     from mnemolab.kernels.scan import memory_scan as memory_scan
     from mnemolab.kernels.scan import memory_step as memory_step
+
+KERNELS = Registry(
+    "kernel",
+    {
+        "memory_scan": Entry(
+            "mnemolab.kernels.scan:memory_scan", "the memory recurrence over a sequence: loop, chunked, triton"
+        ),
+        "memory_step": Entry("mnemolab.kernels.scan:memory_step", "one token of it, for decoding"),
+        "short_conv": Entry(
+            "mnemolab.kernels.neighbours.short_conv:short_conv", "short causal convolution and its cache"
+        ),
+        "l2_norm": Entry("mnemolab.kernels.neighbours.norms:l2_norm", "unit keys and queries"),
+        "rms_norm_gated": Entry("mnemolab.kernels.neighbours.norms:rms_norm_gated", "RMSNorm with an output gate"),
+        "situ_glu": Entry("mnemolab.kernels.neighbours.situ:situ_glu", "the gated unit of Kimi K3"),
+        "attention_residual": Entry(
+            "mnemolab.kernels.neighbours.attention_residual:attention_residual", "softmax mix of earlier blocks"
+        ),
+        "scored_cross_entropy": Entry(
+            "mnemolab.kernels.neighbours.cross_entropy:scored_cross_entropy", "loss at scored positions only"
+        ),
+    },
+)
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
