@@ -14,7 +14,16 @@ from scipy import stats
 
 from mnemolab.errors import BadRequest
 
-__all__ = ["hierarchical_bootstrap", "iqm", "levels", "mean_interval", "performance_profile", "run_interval", "wilson"]
+__all__ = [
+    "bootstrap_totals",
+    "hierarchical_bootstrap",
+    "iqm",
+    "levels",
+    "mean_interval",
+    "performance_profile",
+    "run_interval",
+    "wilson",
+]
 
 Floats = NDArray[np.float64]
 # More sequences than this are summed into blocks first: same variance, bounded work.
@@ -79,25 +88,54 @@ def hierarchical_bootstrap(
     """
     if not len(sums):
         raise BadRequest("hierarchical bootstrap: no runs")
+    tables = [
+        np.concatenate([np.asarray(s, float), np.asarray(c, float)], 1) for s, c in zip(sums, counts, strict=True)
+    ]
+
+    def ratio(totals: Floats) -> Floats:
+        cells = totals.shape[-1] // 2
+        return _ratio(totals[..., :cells], totals[..., cells:])
+
+    estimate, low, high, _ = bootstrap_totals(tables, ratio, confidence=confidence, draws=draws, seed=seed)
+    return estimate, low, high
+
+
+def bootstrap_totals(
+    tables: Sequence[ArrayLike],
+    statistic: Callable[[Floats], Floats],
+    *,
+    confidence: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """The hierarchical bootstrap of any statistic of a run's totals.
+
+    `tables[r]` (E,M): what each sequence of run r adds to M totals. `statistic`: totals (...,M) -> (...,X), NaN where a run
+    cannot say. Returns the mean over runs, low, high (X,), and each run's value (R,X).
+    """
+    if not len(tables):
+        raise BadRequest("hierarchical bootstrap: no runs")
     rng = np.random.default_rng(seed)
-    ratios, resampled = [], []
-    for total, count in zip(sums, counts, strict=True):
-        s, c = (_blocks(np.asarray(a, dtype=float)) for a in (total, count))
-        ratios.append(_ratio(s.sum(0), c.sum(0)))
-        resampled.append(_resample(s, c, draws, rng))
-    per_run = np.stack(ratios)  # (R,X)
-    within = np.stack(resampled)  # (R,n,X)
+    values, resampled = [], []
+    for table in tables:
+        blocks = _blocks(np.asarray(table, dtype=float))
+        values.append(statistic(blocks.sum(0)))
+        weights = rng.multinomial(len(blocks), np.full(len(blocks), 1 / len(blocks)), size=draws).astype(float)
+        resampled.append(statistic(weights @ blocks))
+    per_run, within = np.stack(values), np.stack(resampled)  # (R,X), (R,n,X)
     picks = rng.integers(0, len(per_run), size=(draws, len(per_run)))
     # each slot of a draw takes its run's next unused resample, so that a run picked twice is resampled twice
     slots = rng.permuted(np.tile(np.arange(draws)[:, None], (1, len(per_run))), axis=0)
     drawn = _mean(within[picks, slots], axis=1)  # (n,X)
     estimate = _mean(per_run, axis=0)
-    low, high = np.full_like(estimate, np.nan), np.full_like(estimate, np.nan)
-    for x in np.flatnonzero(np.isfinite(estimate)):
-        some = drawn[:, x][np.isfinite(drawn[:, x])]
-        runs = int(np.isfinite(per_run[:, x]).sum())
-        low[x], high[x] = np.quantile(some, levels(runs, confidence)) if some.size else (estimate[x], estimate[x])
-    return estimate, np.minimum(low, estimate), np.maximum(high, estimate)
+    low, high = estimate.copy(), estimate.copy()
+    for x in np.flatnonzero(~np.isnan(estimate)):
+        some = drawn[:, x][~np.isnan(drawn[:, x])]
+        if some.size:
+            ends = levels(int((~np.isnan(per_run[:, x])).sum()), confidence)
+            # no interpolation: an infinite end must stay infinite, not become NaN
+            low[x], high[x] = (np.quantile(some, q, method="nearest") for q in ends)
+    return estimate, np.minimum(low, estimate), np.maximum(high, estimate), per_run
 
 
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -135,17 +173,11 @@ def _blocks(x: Floats) -> Floats:
     return out
 
 
-def _resample(s: Floats, c: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """(E,X) sums and counts -> (n,X) ratios of resampled sequences."""
-    weights = rng.multinomial(len(s), np.full(len(s), 1 / len(s)), size=draws).astype(float)
-    return _ratio(weights @ s, weights @ c)
-
-
 def _ratio(s: Floats, c: Floats) -> Floats:
     return np.divide(s, c, out=np.full(np.shape(s), np.nan), where=c > 0)
 
 
 def _mean(x: Floats, axis: int) -> Floats:
-    """Mean of the finite entries; NaN, without a warning, where there are none."""
-    good = np.isfinite(x)
+    """Mean of the entries that are not NaN; NaN, without a warning, where there are none."""
+    good = ~np.isnan(x)
     return _ratio(np.where(good, x, 0).sum(axis), good.sum(axis).astype(float))

@@ -1,0 +1,105 @@
+"""Interference indices on hand-made records with known answers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mnemolab.analysis.indices import contrast, index, release, slope
+from mnemolab.errors import BadRequest
+
+
+def block(right: float, n: int = 100, **columns) -> pd.DataFrame:
+    """n queries, of which a share `right` is right."""
+    base = {"run_id": "a", "arm": "kda", "example": np.arange(n) // 4}
+    return pd.DataFrame({**base, "correct": np.arange(n) < round(right * n), **columns})
+
+
+def test_proactive_index_along_versions():
+    frame = pd.concat(
+        [block(0.9, condition="control", versions=v) for v in (1, 2, 4)]
+        + [block(p, condition="overwrite", versions=v) for v, p in ((1, 0.9), (2, 0.45), (4, 0.0))]
+    )
+    out = index(frame, "overwrite", "control", "versions")
+    assert out["versions"].tolist() == [1, 2, 4]
+    assert out["index"].tolist() == pytest.approx([0, 0.5, 1]) and out["difference"].tolist() == pytest.approx(
+        [0, 0.45, 0.9]
+    )
+    assert (out["low"] <= out["index"]).all() and (out["index"] <= out["high"]).all()
+
+
+def test_index_is_the_mean_of_run_indices():
+    frame = pd.concat(
+        [
+            block(0.8, condition="control"), block(0.4, condition="rest"),
+            block(0.4, condition="control", run_id="b"), block(0.4, condition="rest", run_id="b"),
+        ]
+    )  # fmt: skip
+    out = index(frame, "rest", "control")
+    assert out["index"].item() == pytest.approx((0.5 + 0.0) / 2) and out["runs"].item() == 2
+
+
+def test_pooled_control_and_a_control_that_is_never_right():
+    frame = pd.concat([block(0.8, condition="control", m=0), block(0.4, condition="rest", m=5)])
+    assert index(frame, "rest", "control", "m", pooled_control=True)["index"].item() == pytest.approx(0.5)
+    with pytest.raises(BadRequest, match="share no cell"):
+        index(frame, "rest", "control", "m")
+    never = index(pd.concat([block(0, condition="control"), block(0.4, condition="rest")]), "rest", "control")
+    assert np.isnan(never["index"].item()) and "never right" in never["note"].item()
+
+
+def test_slope_and_half_point():
+    frame = pd.concat([block(p, n=1000, versions=v) for v, p in ((1, 1.0), (2, 0.7), (4, 0.4), (8, 0.1))])
+    out = slope(frame, "versions")
+    assert out["slope"].item() == pytest.approx(-0.3 / np.log(2), rel=1e-6)
+    assert out["half_point"].item() == pytest.approx(np.exp(np.log(2) + np.log(2) * (0.2 / 0.3)), rel=1e-6)
+    assert out["low"].item() < out["slope"].item() < out["high"].item()
+    flat = slope(pd.concat([block(0.9, versions=v) for v in (1, 2)]), "versions")
+    assert (
+        flat["slope"].item() == pytest.approx(0)
+        and np.isinf(flat["half_point"].item())
+        and np.isinf(flat["half_high"].item())
+    )
+
+
+def test_fan_effect_is_the_slope_of_the_margin():
+    frame = pd.concat([block(1, fan=f, margin=2 - 0.5 * np.log(f)) for f in (1, 2, 3)])
+    assert slope(frame, "fan", "margin")["slope"].item() == pytest.approx(-0.5)
+
+
+def test_slope_needs_two_values_above_zero():
+    with pytest.raises(BadRequest, match="one value"):
+        slope(block(1, versions=2), "versions")
+    with pytest.raises(BadRequest, match="log=False"):
+        slope(pd.concat([block(1, m=0), block(1, m=1)]), "m")
+    assert slope(pd.concat([block(1, m=0), block(0.5, m=1)]), "m", log=False)["slope"].item() == pytest.approx(-0.5)
+
+
+def test_release():
+    frame = pd.concat([block(0.9, condition="first"), block(0.4, condition="none"), block(0.65, condition="shift")])
+    out = release(frame, "shift", "none", "first")
+    assert out["release"].item() == pytest.approx(0.5) and out["difference"].item() == pytest.approx(0.25)
+    same = release(frame.assign(correct=True), "shift", "none", "first")
+    assert np.isnan(same["release"].item()) and "nothing was lost" in same["note"].item()
+    with pytest.raises(BadRequest, match="no query has this condition"):
+        release(frame, "return", "none", "first")
+
+
+def test_contrast():
+    frame = pd.concat([block(0.9, part="a"), block(0.4, part="b")])
+    out = contrast(frame, (frame["part"] == "a").to_numpy(), (frame["part"] == "b").to_numpy())
+    assert out["difference"].item() == pytest.approx(0.5) and out["a"].item() == pytest.approx(0.9)
+    with pytest.raises(BadRequest, match="chooses 0"):
+        contrast(frame, (frame["part"] == "c").to_numpy(), (frame["part"] == "b").to_numpy())
+
+
+def test_index_interval_covers():
+    """Two conditions at .8 and .4 in 8 runs: the 95% interval holds the index .5 in 88 to 100% of 60 trials."""
+    rng, held = np.random.default_rng(0), 0
+    for trial in range(60):
+        frames = []
+        for run in range(8):
+            for name, p in (("control", 0.8), ("rest", 0.4)):
+                frames.append(block(0, n=80, condition=name, run_id=str(run)).assign(correct=rng.random(80) < p))
+        out = index(pd.concat(frames), "rest", "control", draws=200, seed=trial)
+        held += bool(out["low"].item() <= 0.5 <= out["high"].item())
+    assert held >= 53
