@@ -12,7 +12,7 @@ from mnemolab.tasks.base import QUERY_COLUMNS, Batch
 from mnemolab.tasks.random import Random
 from mnemolab.tasks.vocabulary import Vocabulary
 
-__all__ = ["assemble", "filler", "log2_arrangements", "spread", "take"]
+__all__ = ["assemble", "filler", "log2_arrangements", "room", "spread", "take"]
 
 
 def take(table: Tensor, index: Tensor) -> Tensor:
@@ -26,21 +26,25 @@ def filler(random: Random, length: int, vocabulary: Vocabulary) -> Tensor:
     return random.noise("filler", length, len(vocabulary.filler)) + vocabulary.filler.start
 
 
-def spread(random: Random, items: int, width: int, spare: int) -> Tensor:
-    """(B,items) start positions of items of `width` tokens with `spare` filler tokens among them.
+def room(random: Random, items: int, spare: int) -> Tensor:
+    """(B,items) filler tokens before each of `items` things in a row, when `spare` of them stand among and after them.
 
     The filler after the last item is uniform on 0 .. spare, so that the lag in tokens varies apart from the lag in writes;
     the rest falls before items picked at random.
     """
-    places = torch.arange(items, device=random.device)
     if not spare or not items:
-        return (places * width).expand(len(random), items)
+        return torch.zeros(len(random), items, dtype=torch.int64, device=random.device)
     trailing = random.below("trailing filler", 1, bound=spare + 1)
     before = random.below("filler places", spare, bound=items)
     before = torch.where(torch.arange(spare, device=random.device) < trailing, items, before)
     counts = torch.zeros(len(random), items + 1, dtype=torch.int64, device=random.device)
     counts.scatter_add_(1, before, torch.ones_like(before))
-    return places * width + counts[:, :items].cumsum(1)
+    return counts[:, :items].cumsum(1)
+
+
+def spread(random: Random, items: int, width: int, spare: int) -> Tensor:
+    """(B,items) start positions of items of `width` tokens with `spare` filler tokens among and after them (see `room`)."""
+    return torch.arange(items, device=random.device) * width + room(random, items, spare)
 
 
 def log2_arrangements(size: int, count: int) -> float:

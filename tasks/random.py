@@ -118,7 +118,7 @@ class Random:
     def choice(self, stream: str, *shape: int, bounds: Sequence[int]) -> Tensor:
         """(B, *shape) outcomes drawn with the tabulated bounds of `thresholds`."""
         table = torch.tensor(bounds[:-1], dtype=torch.int64, device=self.device)
-        return torch.bucketize(self.words(stream, *shape), table, right=True)
+        return torch.bucketize(self.words(stream, *shape).contiguous(), table, right=True)
 
     def permutation(self, stream: str, *shape: int) -> Tensor:
         """(B, *shape): the last axis is a random order of 0 .. n - 1."""
