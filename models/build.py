@@ -20,7 +20,8 @@ def make_model(name: str, *, vocab_size: int, recipe: str | None = None, **optio
 
     `width=64, depth, heads=2, head_dim=32, positions="none", max_length=2048` and every other field of `ModelConfig`, of
     its experts and of the stage's mixers can be given; `recipe` is `matched` or `published`, None the stage's first.
-    Depth defaults to 2, or to the least that a hybrid can have. Raises BadRequest for an unknown stage, recipe or field
+    Depth defaults to 2, or to the least that a hybrid can have. `second` and `ratio` make a hybrid of any two stages'
+    mixers. `match="params"` or `"state"` resizes the stage to gpt2's parameters or kda's state at the same sizes. Raises BadRequest for an unknown stage, recipe or field
     (with the nearest name) and for sizes that cannot fit.
     """
     from mnemolab.models.backbone import Backbone
@@ -28,7 +29,9 @@ def make_model(name: str, *, vocab_size: int, recipe: str | None = None, **optio
     return Backbone(model_config(name, vocab_size=vocab_size, recipe=recipe, **options))
 
 
-def model_config(name: str, *, vocab_size: int, recipe: str | None = None, **options: Any) -> ModelConfig:
+def model_config(
+    name: str, *, vocab_size: int, recipe: str | None = None, match: str = "none", **options: Any
+) -> ModelConfig:
     """What `make_model` would build, with the same options and errors. Imports no torch."""
     stage: Stage = STAGES[name]
     recipe, row = stage.recipe(recipe)
@@ -39,7 +42,7 @@ def model_config(name: str, *, vocab_size: int, recipe: str | None = None, **opt
         values.setdefault("ratio", "3:1")
     given = {key: value for key, value in options.items() if value is not None or key == "normalize"}
     model_names, expert_names, mixer_names = field_names(mixers, bool(row.experts))
-    everything = [*model_names, *expert_names, *mixer_names]
+    everything = ["match", *model_names, *expert_names, *mixer_names]
     for option in given:
         if option not in everything:
             raise BadRequest(f"model: unknown field {option!r} for stage {name!r}; {hint(option, everything)}")
@@ -60,7 +63,30 @@ def model_config(name: str, *, vocab_size: int, recipe: str | None = None, **opt
     if row.experts:
         chosen = {**row.experts, **{key: value for key, value in given.items() if key in expert_names}}
         experts = build(ExpertsConfig, chosen, "model")
-    return replace(config, mixers=tuple(_with(mixer, given) for mixer in mixers), experts=experts)
+    config = replace(config, mixers=tuple(_with(mixer, given) for mixer in mixers), experts=experts)
+    return config if match == "none" else _matched(config, match, given)
+
+
+def _matched(config: ModelConfig, match: str, given: Mapping[str, Any]) -> ModelConfig:
+    """`config` resized to the reference of the same sizes: gpt2 for parameters, kda for the state."""
+    from mnemolab.models.match import matched
+
+    if match not in ("params", "state"):
+        raise BadRequest(f"match={match!r}; {hint(match, ('none', 'params', 'state'))}")
+    solved = ("mlp_width", "expert_width") if match == "params" else ("key_dim", "value_dim")
+    for name in solved:
+        if given.get(name):
+            raise BadRequest(f"{name}={given[name]}: match={match!r} solves for it; leave one of the two out")
+    sizes = (
+        "vocab_size",
+        "width",
+        "depth",
+        "heads",
+        "head_dim",
+    )
+    name = "gpt2" if match == "params" else "kda"
+    reference = model_config(name, recipe=config.recipe, **{size: getattr(config, size) for size in sizes})
+    return matched(config, reference, match)
 
 
 def field_names(mixers: tuple[MixerConfig, ...], experts: bool) -> tuple[list[str], list[str], list[str]]:
