@@ -26,7 +26,8 @@ def block_sizes(C: int) -> list[int]:
 
 def halves(x: Tensor, h: int) -> tuple[Tensor, Tensor]:
     """(M,C,D) -> the first and the second h rows of every block of 2h rows, each (M*C/(2h),h,D), as views."""
-    pairs = x.view(-1, 2, h, x.shape[-1])
+    M, C, D = x.shape
+    pairs = x.view(M * C // (2 * h), 2, h, D)
     return pairs[:, 0], pairs[:, 1]
 
 
@@ -151,7 +152,7 @@ class ChannelDecay:
         for h, head2, tail1 in self.levels:
             right = (halves(k, h)[0] * tail1).mT
             part = torch.bmm(halves(q, h)[1] * head2, right)
-            below_diagonal(A, h).copy_(part.view(M, -1, h, h))
+            below_diagonal(A, h).copy_(part.view(M, C // (2 * h), h, h))
             if e is not None:
                 blocks.append(torch.bmm(halves(e, h)[1] * head2, right))
         return A, blocks

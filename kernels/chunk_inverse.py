@@ -16,7 +16,7 @@ def unit_lower_inverse(blocks: list[Tensor], like: Tensor) -> Tensor:
     inverse = like.new_ones(M * C, 1, 1)
     for below in blocks:
         h = below.shape[-1]
-        first, second = inverse.view(-1, 2, h, h).unbind(1)
+        first, second = inverse.view(M * C // (2 * h), 2, h, h).unbind(1)
         inverse = like.new_zeros(first.shape[0], 2 * h, 2 * h)
         inverse[:, :h, :h] = first
         inverse[:, h:, h:] = second

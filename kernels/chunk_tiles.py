@@ -32,7 +32,7 @@ class Tiles:
         """(M,C,D) -> a contiguous tensor of this shape, (B,T,H[,D]), and dtype."""
         x = torch.empty(shape, dtype=dtype, device=tiles.device)
         wide = x if x.dim() == 4 else x.unsqueeze(-1)
-        for held, times in self._pieces(tiles.view(self.NC, self.B, self.H, self.C, -1), wide):
+        for held, times in self._pieces(tiles.view(self.NC, self.B, self.H, self.C, tiles.shape[-1]), wide):
             times.copy_(held)
         return x
 

@@ -43,7 +43,10 @@ def _scan(operands: Operands) -> tuple[Tensor, Tensor]:
             rho = rho - torch.einsum("bhkv,bhk->bhv", state, e[:, t])
         state = state + k[:, t, :, :, None] * rho[:, :, None, :]
         outputs.append(operands.scale * torch.einsum("bhkv,bhk->bhv", state, q[:, t]))
-    o = torch.stack(outputs, 1) if outputs else z.new_empty(z.shape)
+    if outputs:
+        o = torch.stack(outputs, 1)
+    else:  # nothing to read, but every operand keeps its (zero) gradient
+        o = z + sum(value.sum().to(z.dtype) for value in operands.named().values())
     # with no token the state is the initial one: never hand the caller's own tensor back
     return o.to(operands.v.dtype), state if outputs else state.clone()
 
