@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,12 +91,10 @@ class RunConfig:
                 raise BadRequest(f"{name}={getattr(self, name)!r}; {hint(str(getattr(self, name)), choices)}")
         if not isinstance(self.device, str) or self.device.split(":")[0] not in ("auto", "cpu", "cuda"):
             raise BadRequest(f"device={self.device!r}; known: auto, cpu, cuda, cuda:N")
-        task = _make_task(self.task)
-        filled = {"name": self.task["name"], **_plain(asdict(task))}
-        object.__setattr__(self, "task", filled)
-        object.__setattr__(self, "model", _fill_model(self.model, task))
-        scores = ("sequential", "both")
-        if task.sample(_first_index(), split="validation").queries["fork"].max() < 0 and self.scoring not in scores:
+        task = self.make_task()
+        object.__setattr__(self, "task", {"name": self.task["name"], **_plain(asdict(task))})
+        object.__setattr__(self, "model", dict(_fill_model(_text(self.model), task)))
+        if not _has_fork(task) and self.scoring == "forked":
             # reading and asking interleave, so there is no shared context to fork from
             object.__setattr__(self, "scoring", "sequential")
 
@@ -116,8 +114,8 @@ class RunConfig:
                 raise BadRequest(f"config: {name}={section!r} must be a mapping, such as {name}: {{name: ...}}")
             if name in ("task", "model") and "name" not in section:
                 raise BadRequest(f"config: {name}.name is missing; see `mnemolab list {name}s`")
-        made["optimiser"] = build(Optimiser, made.get("optimiser", {}), "optimiser")
-        made["budget"] = build(Budget, made.get("budget", {}), "budget")
+        made["optimiser"] = _build(Optimiser, _text(made.get("optimiser", {})), "optimiser")
+        made["budget"] = _build(Budget, _text(made.get("budget", {})), "budget")
         return cls(**made)
 
     @classmethod
@@ -145,7 +143,10 @@ class RunConfig:
         return f"{self.model['name']} on {self.task['name']}, seed {self.seed}"
 
     def make_task(self) -> "Task":
-        return _make_task(self.task)
+        from mnemolab.tasks import TASKS
+
+        fields = {name: value for name, value in self.task.items() if name != "name"}
+        return _build(TASKS[self.task["name"]], _text(fields), "task")
 
     def make_model(self) -> "Backbone":
         """A model with fresh weights that depend on `seed` alone; the caller's random state is left as it was."""
@@ -180,19 +181,28 @@ def _plain(value: Any) -> Any:
     raise BadRequest(f"config value {value!r} is a {type(value).__name__}; use numbers, text, lists and mappings")
 
 
-def _first_index() -> Any:
+def _text(section: Mapping[str, Any]) -> str:
+    return json.dumps(_plain(section), sort_keys=True)
+
+
+# A sweep has thousands of configs and few different sections; checking one costs tens of milliseconds. What is built is
+# frozen, so it can be shared.
+@lru_cache(maxsize=1024)
+def _build(cls: Any, text: str, where: str) -> Any:
+    return build(cls, json.loads(text), where)
+
+
+@lru_cache(maxsize=1024)
+def _has_fork(task: "Task") -> bool:
+    """Whether all queries of an example share a context that comes before the first of them."""
     import torch
 
-    return torch.arange(1)
-
-
-def _make_task(section: Mapping[str, Any]) -> "Task":
-    from mnemolab.tasks import make_task
-
-    return make_task(**section)
+    return bool(task.sample(torch.arange(1), split="validation").queries["fork"].max() >= 0)
 
 
 def _model_arguments(section: Mapping[str, Any], task: "Task") -> dict[str, Any]:
+    if "vocab_size" in section:
+        raise BadRequest("model.vocab_size: leave it out; the task says how many tokens there are")
     length: int = task.length  # type: ignore[attr-defined]
     return {"max_length": max(2048, length), **section, "vocab_size": task.vocabulary.size}
 
@@ -201,10 +211,12 @@ def _model_arguments(section: Mapping[str, Any], task: "Task") -> dict[str, Any]
 _MODEL_FIELDS = ("recipe", "width", "depth", "heads", "head_dim", "positions")
 
 
-def _fill_model(section: Mapping[str, Any], task: "Task") -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def _fill_model(text: str, task: "Task") -> dict[str, Any]:
     """The section with its sizes filled in, without options that say what the stage does anyway."""
     from mnemolab.models import model_config
 
+    section = json.loads(text)
     full = model_config(**_model_arguments(section, task))
     filled = {"name": section["name"], **{field: getattr(full, field) for field in _MODEL_FIELDS}}
     for option in sorted(set(section) - set(filled)):

@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from mnemolab.commands._fields import read_value, split_fields
@@ -41,7 +43,6 @@ def _epilog(words: list[str]) -> str:
     named, _ = _names().parse_known_args(words)
     if named.task is None and named.model is None:
         return "\n".join(lines)
-    from mnemolab.fields import describe
     from mnemolab.registry import load_plugins
     from mnemolab.trainers.config import Budget, Optimiser
 
@@ -50,19 +51,33 @@ def _epilog(words: list[str]) -> str:
     if named.task is not None:
         from mnemolab.tasks import TASKS
 
-        parts.append(("task", TASKS[named.task]))
+        parts.append(("task", TASKS[named.task]()))
     if named.model is not None:
-        from mnemolab.models.config import ModelConfig
-        from mnemolab.models.lineage import STAGES
+        from mnemolab.models import model_config
 
-        mixers = dict.fromkeys(type(mixer) for mixer in STAGES[named.model].recipe(None)[1].mixers)
-        parts += [("model", ModelConfig), *[("model", mixer) for mixer in mixers]]
-    for section, cls in [*parts, ("optimiser", Optimiser), ("budget", Budget)]:
-        lines.append(f"\n{section} fields:")
-        for row in describe(cls):
-            if row["name"] not in ("name", "family", "vocab_size", "mixers", "experts"):
-                lines.append(f"  --{section}.{row['name']} {row['default']!s:<10} {row.get('meaning', '')}")
+        config = model_config(named.model, vocab_size=64)
+        parts += [("model", part) for part in (config, config.experts, *config.mixers) if part is not None]
+    seen: set[str] = set()
+    for section, values in [*parts, ("optimiser", Optimiser()), ("budget", Budget())]:
+        for line, name in _field_lines(section, values):
+            if name not in seen:
+                lines.append(line)
+                seen.add(name)
     return "\n".join(lines)
+
+
+def _field_lines(section: str, values: Any) -> Iterator[tuple[str, str]]:
+    """(line, dotted name) of every field of a dataclass object, with its value as the default."""
+    from mnemolab.fields import describe
+
+    hidden = ("name", "family", "recipe", "vocab_size", "mixers", "experts", "factory")
+    for row in describe(type(values)):
+        if row["name"] in hidden or "meaning" not in row:
+            continue
+        name = f"{section}.{row['name']}"
+        choices = f" ({', '.join(map(str, row['choices']))})" if row["choices"] else ""
+        text = f"{row['meaning']}{choices}; default {getattr(values, row['name'])}"
+        yield textwrap.fill(text, 116, initial_indent=f"  --{name:<26} ", subsequent_indent=" " * 31), name
 
 
 def _names() -> argparse.ArgumentParser:
