@@ -19,7 +19,17 @@ import yaml
 
 from mnemolab.errors import BadRequest
 
-__all__ = ["RUN_COLUMNS", "Study", "find_runs", "load_metrics", "load_records", "load_runs", "require", "tidy"]
+__all__ = [
+    "RUN_COLUMNS",
+    "Study",
+    "find_runs",
+    "load_metrics",
+    "load_records",
+    "load_runs",
+    "one_scoring",
+    "require",
+    "tidy",
+]
 
 # What every row of records and metrics says about its run. `arm` is what is compared: the stage and whatever else varies.
 RUN_COLUMNS = ("run_id", "task", "stage", "arm", "recipe", "seed", "depth", "width")
@@ -85,7 +95,7 @@ def load_metrics(paths: _Paths) -> pd.DataFrame:
     frames = []
     for _, run in runs.iterrows():
         file = Path(run["folder"]) / "metrics.jsonl"
-        lines = [json.loads(line) for line in file.read_text().splitlines() if line.strip()] if file.exists() else []
+        lines = _lines(file)
         if lines:
             frames.append(pd.DataFrame(lines).assign(**{c: run[c] for c in RUN_COLUMNS}))
     if not frames:
@@ -109,6 +119,8 @@ def _records(runs: pd.DataFrame, columns: Iterable[str] | None = None) -> pd.Dat
     tables = []
     for _, run in runs.iterrows():
         file = Path(run["folder"]) / "records.parquet"
+        if not file.exists() and pd.isna(run.get("test.accuracy")):
+            continue  # the test stream of a candidate that validation did not choose is never read
         if not file.exists():
             raise BadRequest(f"{file}: missing, though the run is finished; train it again with the same --out")
         table = _small(pq.read_table(file, columns=list(columns) if columns is not None else None))
@@ -117,6 +129,8 @@ def _records(runs: pd.DataFrame, columns: Iterable[str] | None = None) -> pd.Dat
                 table = table.drop_columns(name)
             table = table.append_column(name, _constant(run[name], table.num_rows))
         tables.append(table)
+    if not tables:
+        raise BadRequest("no run here has records: the test stream of none of them was read")
     table = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
     return _name_conditions(table.to_pandas(self_destruct=True, split_blocks=True))
 
@@ -131,6 +145,15 @@ def tidy(frame: pd.DataFrame, **defaults: Any) -> pd.DataFrame:
     if "n_stale" not in frame and "stale" in frame:
         frame["n_stale"] = [int(sum(v >= 0 for v in values)) for values in frame["stale"]]
     return frame.drop(columns="stale", errors="ignore")
+
+
+def one_scoring(records: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `forked` scoring where a table holds both, so that no query counts twice."""
+    if "scoring" not in records or records["scoring"].nunique() < 2:
+        return records
+    forked = (records["scoring"] == "forked").to_numpy()
+    both = records.loc[forked, "run_id"].unique()
+    return records[forked | ~records["run_id"].isin(both).to_numpy()]
 
 
 def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
@@ -159,8 +182,14 @@ class Study:
         return load_runs(self.paths)
 
     @cached_property
-    def records(self) -> pd.DataFrame:
+    def all_records(self) -> pd.DataFrame:
+        """Forked and sequential rows alike."""
         return _records(self.runs)
+
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        """One row a query: the forked one where a run was scored both ways."""
+        return one_scoring(self.all_records)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -230,6 +259,19 @@ def _name_conditions(frame: pd.DataFrame) -> pd.DataFrame:
 def _config(folder: Path) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load((folder / "config.yaml").read_text(), Loader=loader) or {}
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """Rows of a metrics.jsonl; a last line that a crash cut short is left out."""
+    rows: list[dict[str, Any]] = []
+    texts = file.read_text().split("\n") if file.exists() else []
+    for number, text in enumerate(texts, 1):
+        try:
+            rows += [json.loads(text)] if text.strip() else []
+        except json.JSONDecodeError as error:
+            if number < len(texts):
+                raise BadRequest(f"{file}, line {number}: not JSON; train the run again") from error
+    return rows
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -201,10 +201,11 @@ def answers_by_class(study: Study) -> list[Plot]:
 def query_order(study: Study) -> list[Plot]:
     """Accuracy against the number of queries asked before: output interference, for sequential scoring."""
     plots = []
-    for task, records in _tasks(study, "query_index"):
-        if "scoring" not in records or not (records["scoring"] == "sequential").any():
-            continue
-        frame = curve(records[records["scoring"] == "sequential"], "query_index")
+    every = study.all_records
+    if "scoring" not in every or "query_index" not in every:
+        raise NotApplicable("output interference: the records lack scoring or query_index")
+    for task, records in every[every["scoring"] == "sequential"].groupby("task", observed=True):
+        frame = curve(records, "query_index")
         looks = look(frame["arm"])
         with paper():
             figure, axes = canvas(COLUMN, 2.6)
