@@ -1,0 +1,257 @@
+"""One run, end to end: what lies in its folder, that it repeats itself, and how it stops."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from lightning.pytorch.loggers import CSVLogger
+
+from mnemolab.errors import BadRequest, RunFailed
+from mnemolab.files import held
+from mnemolab.models.backbone import Backbone
+from mnemolab.trainers import RunConfig, load_run, train
+from mnemolab.trainers.run import resolve_device
+from mnemolab.trainers.stops import Busy, NotFiniteRun, Stopped
+
+
+def metrics(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_what_the_design_says(tiny, tmp_path):
+    run = train(tiny(), tmp_path)
+    assert run.folder == tmp_path / tiny().run_id
+    assert {path.name for path in run.folder.iterdir()} == {
+        "config.yaml", "metrics.jsonl", "records.parquet", "result.json", "model.pt", "lock"
+    }  # fmt: skip
+    assert RunConfig.from_dict(yaml.safe_load((run.folder / "config.yaml").read_text())) == tiny()
+    rows = metrics(run.folder)
+    assert [(row["step"], row["split"]) for row in rows] == [(3, "train"), (3, "validation"), (6, "train"), (6, "validation")]
+    result = json.loads((run.folder / "result.json").read_text())
+    assert result["run_id"] == tiny().run_id
+    assert result["status"] == "done"
+    assert result["steps"] == 6
+    assert result["validation"]["loss"] == rows[-1]["loss"]
+    assert result["test"]["queries"] == len(run.records) == 8 * 6
+    assert result["test"]["accuracy"] == pytest.approx(run.records["correct"].mean())
+    assert result["parameters"] == sum(p.numel() for p in run.model().parameters())
+    assert result["device"] == "cpu"
+    assert {"mnemolab", "torch", "lightning", "python", "triton", "task"} <= set(result["versions"])
+    saved = torch.load(run.folder / "model.pt", weights_only=True)
+    assert saved["config"] == tiny().to_dict()
+
+
+def test_two_runs_of_one_config_are_the_same_run(tiny, tmp_path):
+    first, second = train(tiny(), tmp_path / "a"), train(tiny(), tmp_path / "b")
+    assert (first.folder / "metrics.jsonl").read_bytes() == (second.folder / "metrics.jsonl").read_bytes()
+    pd.testing.assert_frame_equal(first.records, second.records)
+    assert metrics(train(tiny(seed=1), tmp_path).folder) != metrics(first.folder)
+
+
+def test_a_finished_run_is_not_run_again(tiny, tmp_path, monkeypatch):
+    first = train(tiny(), tmp_path)
+    monkeypatch.setattr(Backbone, "loss", lambda *args: pytest.fail("trained again"))
+    assert train(tiny(), tmp_path).result == first.result
+
+
+def test_training_lowers_the_loss(tiny, tmp_path):
+    run = train(tiny(**{"budget.steps": 60, "budget.batch_size": 16, "model.width": 16}), tmp_path)
+    losses = [row["loss"] for row in metrics(run.folder) if row["split"] == "train"]
+    assert losses[-1] < losses[0] - 0.05
+
+
+def test_the_test_stream_can_wait(tiny, tmp_path):
+    run = train(tiny(), tmp_path / "a", read_test=False)
+    assert run.result["test"] is None
+    assert not (run.folder / "records.parquet").exists()
+    with pytest.raises(BadRequest, match="not read"):
+        _ = run.records
+    later = train(tiny(), tmp_path / "a")
+    at_once = train(tiny(), tmp_path / "b")
+    assert later.result["test"] == at_once.result["test"]
+    pd.testing.assert_frame_equal(later.records, at_once.records)
+
+
+def test_stopping_when_solved(tiny, tmp_path):
+    run = train(tiny(**{"budget.stop_solved": True, "budget.solved_at": 0.0}), tmp_path)
+    assert (run.result["steps"], run.result["stopped"], run.result["steps_to_solved"]) == (3, "solved", 3)
+    assert run.result["test"]["queries"] > 0
+
+
+def test_stopping_when_hopeless(tiny, tmp_path):
+    run = train(tiny(**{"budget.stop_hopeless": 4, "budget.hope": 0.5, "budget.steps": 12}), tmp_path)
+    assert (run.result["steps"], run.result["stopped"]) == (6, "hopeless")  # the first look at or after step 4
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_precisions_and_schedules_run(tiny, tmp_path, precision):
+    run = train(tiny(precision=precision, **{"optimiser.schedule": "wsd"}), tmp_path)
+    assert math.isfinite(run.result["test"]["loss"])
+
+
+@pytest.mark.parametrize("layout", ["interleaved"])
+def test_tasks_without_a_shared_context_are_read_in_sequence(values, tmp_path, layout):
+    config = RunConfig.from_dict(values(task={"name": "associative_recall", "layout": layout}))
+    assert config.scoring == "sequential"
+    assert set(train(config, tmp_path).records["scoring"]) == {"sequential"}
+
+
+def test_loggers_hear_every_row(tiny, tmp_path):
+    logger = CSVLogger(tmp_path / "csv")
+    run = train(tiny(), tmp_path, loggers=[logger])
+    logger.save()
+    rows = pd.read_csv(f"{logger.log_dir}/metrics.csv")
+    assert rows["validation/loss"].dropna().tolist() == pytest.approx(
+        [row["loss"] for row in metrics(run.folder) if row["split"] == "validation"]
+    )
+
+
+def test_the_bar_is_a_line_an_event_without_a_terminal(tiny, tmp_path, capsys):
+    train(tiny(), tmp_path, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert "step 6/6" in lines[-1]
+    assert "validation accuracy" in lines[-1]
+    assert "\r" not in "".join(lines)
+
+
+def test_nan_stops_the_run_and_says_where(tiny, tmp_path, monkeypatch):
+    """The fifth step's loss is NaN: parameters stay as they were after the fourth, and the rerun is as if nothing was."""
+    whole, calls = Backbone.loss, []
+
+    def loss(self, inputs, targets):
+        calls.append(1)
+        return whole(self, inputs, targets) * (float("nan") if len(calls) == 5 else 1.0)
+
+    monkeypatch.setattr(Backbone, "loss", loss)
+    with pytest.raises(NotFiniteRun, match="step 5"):
+        train(tiny(), tmp_path)
+    folder = tmp_path / tiny().run_id
+    failure = json.loads((folder / "failure.json").read_text())
+    assert failure["step"] == 5
+    assert failure["batch_indices"] == [16, 20]
+    assert all(math.isfinite(norm) for norm in failure["parameter_norms"].values())
+    assert "NotFiniteRun" in failure["traceback"]
+    assert not (folder / "result.json").exists()
+    monkeypatch.setattr(Backbone, "loss", whole)
+    again, clean = train(tiny(), tmp_path), train(tiny(), tmp_path / "clean")
+    assert again.result["test"] == clean.result["test"]
+    assert not (folder / "failure.json").exists()
+
+
+def test_asked_to_stop_it_saves_itself_and_goes_on_later(tiny, tmp_path):
+    seen = []
+    with pytest.raises(Stopped):
+        train(tiny(), tmp_path, tell=lambda state: seen.append(state.step), stop=lambda: bool(seen))
+    folder = tmp_path / tiny().run_id
+    assert (folder / "resume.ckpt").exists()
+    assert not (folder / "failure.json").exists()
+    on, whole = train(tiny(), tmp_path), train(tiny(), tmp_path / "whole")
+    assert on.result["resumed"] == 1
+    assert metrics(on.folder) == metrics(whole.folder)
+    pd.testing.assert_frame_equal(on.records, whole.records)
+    assert all(torch.equal(a, b) for a, b in zip(on.model().parameters(), whole.model().parameters(), strict=True))
+
+
+def test_a_run_in_hand_is_left_alone(tiny, tmp_path):
+    folder = tmp_path / tiny().run_id
+    folder.mkdir()
+    with held(folder / "lock") as mine:
+        assert mine
+        with pytest.raises(Busy, match="another process"):
+            train(tiny(), tmp_path)
+    assert train(tiny(), tmp_path).result["status"] == "done"
+
+
+def test_what_cannot_start_fails_before_any_step(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Backbone, "loss", lambda *args: pytest.fail("a step was taken"))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(BadRequest, match="cannot write there"):
+        train(tiny(), tmp_path / "file")
+    with pytest.raises(BadRequest, match="cannot write there"):
+        train(tiny(), tmp_path / "file" / "below")
+    (tmp_path / tiny().run_id).write_text("a file where the run's folder must be")
+    with pytest.raises(BadRequest, match="cannot write there"):
+        train(tiny(), tmp_path)
+    with pytest.raises(BadRequest, match="does not split"):
+        train(tiny(), tmp_path / "out", devices=3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(BadRequest, match="no usable GPU"):
+        train(tiny(device="cuda"), tmp_path / "out")
+
+
+def test_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device("auto") == torch.device("cuda", 0)
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    assert resolve_device("cpu") == torch.device("cpu")
+    with pytest.raises(BadRequest, match="cuda:0 to cuda:1"):
+        resolve_device("cuda:2")
+
+
+def test_an_error_inside_is_one_clear_line_and_a_traceback_on_disk(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Backbone, "loss", lambda *args: 1 / 0)
+    with pytest.raises(RunFailed, match="ZeroDivisionError") as error:
+        train(tiny(), tmp_path)
+    assert "\n" not in str(error.value)
+    assert "1 / 0" in json.loads((tmp_path / tiny().run_id / "failure.json").read_text())["traceback"]
+
+
+def spoil(folder, name, content=None):
+    path = folder / name
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.yaml", None, "not a run folder"),
+        ("config.yaml", b"task: [", "not YAML"),
+        ("config.yaml", b"- a list", "mapping"),
+        ("config.yaml", b"task: {name: old}\nmodel: {name: kda}", "unknown task 'old'"),
+        ("result.json", None, "not finished"),
+        ("result.json", b"{", "not readable JSON"),
+        ("result.json", b"[]", "not a result"),
+        ("records.parquet", b"PAR1 cut", "not a readable Parquet file"),
+        ("records.parquet", None, "not read"),
+        ("model.pt", b"cut short", "not a mnemolab checkpoint"),
+        ("model.pt", None, "no such file"),
+        ("metrics.jsonl", b'{"step": 1}\nnonsense\n{"step": 2}\n', "line 2: not JSON"),
+    ],
+)
+def test_foreign_and_corrupt_folders_get_one_clear_line(tiny, tmp_path, name, content, words):
+    run = train(tiny(), tmp_path)
+    spoil(run.folder, name, content)
+    with pytest.raises(BadRequest, match=words) as error:
+        opened = load_run(run.folder)
+        _ = opened.records, opened.metrics, opened.model()
+    assert "\n" not in str(error.value)
+    assert str(run.folder) in str(error.value)
+
+
+def test_a_checkpoint_cannot_run_code(tiny, tmp_path):
+    run = train(tiny(), tmp_path)
+
+    class Evil:
+        def __reduce__(self):
+            return (pytest.fail, ("code of a checkpoint was run",))
+
+    torch.save({"state_dict": Evil()}, run.folder / "model.pt")
+    with pytest.raises(BadRequest, match="not a mnemolab checkpoint"):
+        run.model()
+
+
+def test_weights_of_another_model_do_not_fit(tiny, tmp_path):
+    run, other = train(tiny(), tmp_path), train(tiny(**{"model.width": 16}), tmp_path)
+    (run.folder / "model.pt").write_bytes((other.folder / "model.pt").read_bytes())
+    with pytest.raises(BadRequest, match="does not fit the model"):
+        run.model()
+
+
+def test_load_run_says_what_is_not_there(tmp_path):
+    with pytest.raises(BadRequest, match="no such folder"):
+        load_run(tmp_path / "nothing")
+    with pytest.raises(BadRequest, match="not a run folder"):
+        load_run(tmp_path)
