@@ -9,7 +9,7 @@ It writes dS' (the gradient that leaves each chunk) and dU; `gradients.py` then 
 import triton
 import triton.language as tl
 
-from mnemolab.kernels.triton.tiles import load_gate, load_rows, mm, panel, scalar_sums, square
+from mnemolab.kernels.triton.tiles import load_factors, load_gate, load_rows, mm, panel, scalar_factors, square
 
 __all__ = ["backward_kernel"]
 
@@ -47,47 +47,46 @@ def backward_kernel(
         row0 = wide + n * C
         t = n * C + i
         token = (b * T + row0) * H + h
-        do = load_rows(do_ptr + token * V, t, c, H * V, T, V) * scale
+        do = load_rows(do_ptr + token * V, t, c, H * V, T, V).to(tl.float32) * scale
         if DECAY == 2:
-            q = tl.load(panel(Q_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
-            k = tl.load(panel(K_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            q = tl.load(panel(Q_ptr + chunk * (C * BK), C, BK))
+            k = tl.load(panel(K_ptr + chunk * (C * BK), C, BK))
             gc = tl.load(G_ptr + chunk * BK + d)
         else:
             q = load_rows(q_ptr + b * sq_b + row0 * sq_t + h * sq_h, t, d, sq_t, T, K)
             if ERASE:
                 k = load_rows(k_ptr + b * sk_b + row0 * sk_t + h * sk_h, t, d, sk_t, T, K)
         if DECAY == 1:
-            upto, after, decay = scalar_sums(load_gate(g_ptr + token, t, H, T), C, P_SUM)
-            total = tl.exp(tl.sum(tl.where(i == 0, after + upto, 0.0), axis=0))
-            upto = tl.exp(upto)
-            after = tl.exp(after)
+            if ERASE:
+                upto, after, total = load_factors(G_ptr + chunk * (3 * C), C)
+            else:
+                upto, after, total, _ = scalar_factors(load_gate(g_ptr + token, t, H, T), C, P_SUM)
         if ERASE:
-            W = tl.load(panel(W_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
-            A = tl.load(square(A_ptr + chunk * (C * C), C)).to(tl.float32)
+            W = tl.load(panel(W_ptr + chunk * (C * BK), C, BK))
+            A = tl.load(square(A_ptr + chunk * (C * C), C))
         if NORM:
             den = tl.load(den_ptr + chunk * C + i)
             do = do / den[:, None]
             a = tl.arange(0, FV)
-            whole = load_rows(do_ptr + token * V, t, a, H * V, T, V) * load_rows(o_ptr + token * V, t, a, H * V, T, V)
+            whole = load_rows(do_ptr + token * V, t, a, H * V, T, V).to(tl.float32)
+            whole *= load_rows(o_ptr + token * V, t, a, H * V, T, V).to(tl.float32)
             dden = -tl.sum(whole, axis=1) * scale / den
-            if iv == 0:
-                tl.store(dden_ptr + chunk * C + i, dden)
-                tl.store(dz_ptr + chunk * BK + d, dz)
+            tl.store(dden_ptr + chunk * C + i, dden, mask=i < tl.where(iv == 0, C, 0))
+            tl.store(dz_ptr + chunk * BK + d, dz, mask=d < tl.where(iv == 0, BK, 0))
             drop = tl.zeros((BK,), tl.float32)
             if ERASE:
-                dr = tl.sum(k * dz[None, :], axis=1)
+                dr = tl.sum(k.to(tl.float32) * dz[None, :], axis=1)
                 if DECAY == 1:
                     dr *= after
-                dr += tl.sum(A * dden[:, None], axis=0)
-                if iv == 0:
-                    tl.store(dr_ptr + chunk * C + i, dr)
-                drop = tl.sum(W * dr[:, None], axis=0)
+                dr += tl.sum(A.to(tl.float32) * dden[:, None], axis=0)
+                tl.store(dr_ptr + chunk * C + i, dr, mask=i < tl.where(iv == 0, C, 0))
+                drop = tl.sum(W.to(tl.float32) * dr[:, None], axis=0)
             if DECAY == 0:
-                dz += tl.sum(q * dden[:, None], axis=0) - drop
+                dz += tl.sum(q.to(tl.float32) * dden[:, None], axis=0) - drop
             if DECAY == 1:
-                dz = dz * total + tl.sum(q * (dden * upto)[:, None], axis=0) - drop
+                dz = dz * total + tl.sum(q.to(tl.float32) * (dden * upto)[:, None], axis=0) - drop
             if DECAY == 2:
-                dz = dz * gc + tl.sum(q * dden[:, None], axis=0) - drop
+                dz = dz * gc + tl.sum(q.to(tl.float32) * dden[:, None], axis=0) - drop
         tl.store(panel(D_ptr + chunk * (BK * FV) + iv * (BK * BV), BK, BV), ds)
         if ERASE:
             du = mm(k, ds, P_STATE)
@@ -109,5 +108,4 @@ def backward_kernel(
         tl.store(ds0_ptr + bh * (K * V) + d[:, None] * V + c[None, :], ds, mask=inside)
     if NORM:
         if dz0_ptr is not None:
-            if iv == 0:
-                tl.store(dz0_ptr + bh * K + d, dz, mask=d < K)
+            tl.store(dz0_ptr + bh * K + d, dz, mask=d < tl.where(iv == 0, K, 0))

@@ -7,7 +7,7 @@ tiles are independent of each other. Without erase and per-channel decay nothing
 import triton
 import triton.language as tl
 
-from mnemolab.kernels.triton.tiles import load_gate, load_rows, lower_mask, mm, panel, scalar_sums, square, store_rows
+from mnemolab.kernels.triton.tiles import load_factors, load_gate, load_rows, lower_mask, mm, panel, scalar_factors, square, store_rows
 
 __all__ = ["forward_kernel"]
 
@@ -50,32 +50,30 @@ def forward_kernel(
         v = load_rows(v_ptr + b * sv_b + row0 * sv_t + h * sv_h, t, c, sv_t, T, V)
         if WRITE == 1:
             w = load_gate(w_ptr + token, t, H, T)
-            v = v * w[:, None]
+            v = v.to(tl.float32) * w[:, None]
         if WRITE == 2:
-            v = v * load_rows(w_ptr + token * V, t, c, H * V, T, V)
+            v = v.to(tl.float32) * load_rows(w_ptr + token * V, t, c, H * V, T, V).to(tl.float32)
         if DECAY == 2:
-            q = tl.load(panel(Q_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
-            k = tl.load(panel(K_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            q = tl.load(panel(Q_ptr + chunk * (C * BK), C, BK))
+            k = tl.load(panel(K_ptr + chunk * (C * BK), C, BK))
             gc = tl.load(G_ptr + chunk * BK + d)
         else:
             q = load_rows(q_ptr + b * sq_b + row0 * sq_t + h * sq_h, t, d, sq_t, T, K)
             k = load_rows(k_ptr + b * sk_b + row0 * sk_t + h * sk_h, t, d, sk_t, T, K)
-        if DECAY == 1:
-            upto, after, decay = scalar_sums(load_gate(g_ptr + token, t, H, T), C, P_SUM)
-            total = tl.exp(tl.sum(tl.where(i == 0, after + upto, 0.0), axis=0))
-            upto = tl.exp(upto)
-            after = tl.exp(after)
         if ERASE or DECAY == 2:
-            A = tl.load(square(A_ptr + chunk * (C * C), C)).to(tl.float32)
+            A = tl.load(square(A_ptr + chunk * (C * C), C))
+            if DECAY == 1:
+                upto, after, total = load_factors(G_ptr + chunk * (3 * C), C)
         else:
             A = tl.where(lower_mask(C), mm(q, tl.trans(k), P_NATIVE), 0.0)
             if DECAY == 1:
+                upto, after, total, decay = scalar_factors(load_gate(g_ptr + token, t, H, T), C, P_SUM)
                 A *= decay
         if SAVE:
             tl.store(panel(S_ptr + chunk * (BK * FV) + iv * (BK * BV), BK, BV), s)
         if ERASE:
-            X = tl.load(square(X_ptr + chunk * (C * C), C)).to(tl.float32)
-            W = tl.load(panel(W_ptr + chunk * (C * BK), C, BK)).to(tl.float32)
+            X = tl.load(square(X_ptr + chunk * (C * C), C))
+            W = tl.load(panel(W_ptr + chunk * (C * BK), C, BK))
             u = mm(X, v, P_SMALL) - mm(W, s, P_STATE)
             if SAVE:
                 tl.store(panel(U_ptr + chunk * (C * FV) + iv * (C * BV), C, BV), u)
@@ -92,25 +90,24 @@ def forward_kernel(
                 r = w
             if WRITE == 2:
                 full = load_rows(w_ptr + token * V, t, tl.arange(0, FV), H * V, T, V)
-                r = tl.sum(full, axis=1) / V
+                r = tl.sum(full.to(tl.float32), axis=1) / V
             if ERASE:
-                r = tl.sum(X * r[None, :], axis=1) - tl.sum(W * z[None, :], axis=1)
-            read = tl.sum(q * z[None, :], axis=1)
+                r = tl.sum(X.to(tl.float32) * r[None, :], axis=1) - tl.sum(W.to(tl.float32) * z[None, :], axis=1)
+            read = tl.sum(q.to(tl.float32) * z[None, :], axis=1)
             if DECAY == 1:
                 read *= upto
-            den = (read + tl.sum(A * r[None, :], axis=1)) * scale + eps
+            den = (read + tl.sum(A.to(tl.float32) * r[None, :], axis=1)) * scale + eps
             o = o / den[:, None]
             if SAVE:
-                if iv == 0:
-                    tl.store(den_ptr + chunk * C + i, den)
-                    tl.store(z_ptr + chunk * BK + d, z)
-                    tl.store(r_ptr + chunk * C + i, r)
+                tl.store(den_ptr + chunk * C + i, den, mask=i < tl.where(iv == 0, C, 0))
+                tl.store(z_ptr + chunk * BK + d, z, mask=d < tl.where(iv == 0, BK, 0))
+                tl.store(r_ptr + chunk * C + i, r, mask=i < tl.where(iv == 0, C, 0))
             if DECAY == 0:
-                z += tl.sum(k * r[:, None], axis=0)
+                z += tl.sum(k.to(tl.float32) * r[:, None], axis=0)
             if DECAY == 1:
-                z = z * total + tl.sum(k * (r * after)[:, None], axis=0)
+                z = z * total + tl.sum(k.to(tl.float32) * (r * after)[:, None], axis=0)
             if DECAY == 2:
-                z = z * gc + tl.sum(k * r[:, None], axis=0)
+                z = z * gc + tl.sum(k.to(tl.float32) * r[:, None], axis=0)
         store_rows(o_ptr + token * V, o, t, c, H * V, T, V)
         if DECAY == 0:
             s += mm(tl.trans(k), u, P_STATE)
@@ -120,5 +117,4 @@ def forward_kernel(
             s = s * gc[:, None] + mm(tl.trans(k), u, P_STATE)
     tl.store(sT_ptr + bh * (K * V) + d[:, None] * V + c[None, :], s, mask=inside)
     if NORM:
-        if iv == 0:
-            tl.store(zT_ptr + bh * K + d, z, mask=d < K)
+        tl.store(zT_ptr + bh * K + d, z, mask=d < tl.where(iv == 0, K, 0))

@@ -92,15 +92,17 @@ def run_forward(
         kept["A"] = new(BH, NT, C, C)
         if geo.erase:
             kept["W"], kept["X"] = new(BH, NT, C, BK), new(BH, NT, C, C)
+        if geo.decay == 1:
+            kept["G"] = new(BH, NT, 3 * C, dtype=torch.float32)
         if geo.decay == 2:
             kept["Q"], kept["K"] = new(BH, NT, C, BK), new(BH, NT, C, BK)
             kept["G"] = new(BH, NT, BK, dtype=torch.float32)
-        prepare_kernel[(BH * NT,)](
+        prepare_kernel[(BH * -(-NT // config.run),)](
             q, k, log_decay, erase, kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
             *strides(q), *strides(k), T, H, NT,
-            K=K, BK=BK, C=C, DECAY=geo.decay, ERASE=geo.erase, ANCHOR=config.anchor,
-            P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_INVERSE=P.inverse, P_SMALL=P.small,
-            num_warps=config.prepare_warps, num_stages=1,
+            K=K, BK=BK, C=C, RUN=config.run, DECAY=geo.decay, ERASE=geo.erase,
+            P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_INVERSE=P.inverse, P_SMALL=P.small, STAGES=config.chunk_stages,
+            num_warps=config.prepare_warps, num_stages=config.chunk_stages, maxnreg=config.registers,
         )  # fmt: skip
     o = torch.empty((B, T, H, V), dtype=v.dtype, device=v.device)
     state = new(B, H, K, V, dtype=torch.float32)
@@ -119,8 +121,8 @@ def run_forward(
         *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale, EPSILON,
         K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C,
         DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize, SAVE=save,
-        P_NATIVE=P.native, P_STATE=P.state, P_SMALL=P.small, P_SUM=P.sums, STAGES=config.stages,
-        num_warps=config.recurrence_warps, num_stages=config.stages,
+        P_NATIVE=P.native, P_STATE=P.state, P_SMALL=P.small, P_SUM=P.sums, STAGES=config.recurrence_stages,
+        num_warps=config.recurrence_warps, num_stages=config.recurrence_stages,
     )  # fmt: skip
     return o, state, norm, kept
 
@@ -154,18 +156,18 @@ def run_backward(
         dstate, dnorm, D, dU, dz, dr, dden, ds0, dz0,
         *strides(q), *strides(k), T, H, NT, geo.scale,
         K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, DECAY=geo.decay, ERASE=geo.erase, NORM=geo.normalize,
-        P_STATE=P.state, P_SMALL=P.small, P_SUM=P.sums, STAGES=config.stages,
-        num_warps=config.recurrence_warps, num_stages=config.stages,
+        P_STATE=P.state, P_SMALL=P.small, P_SUM=P.sums, STAGES=config.recurrence_stages,
+        num_warps=config.recurrence_warps, num_stages=config.recurrence_stages,
     )  # fmt: skip
     dq, dk, dv, dg, de, dw = (like(x) for x in (q, k, v, log_decay, erase, write))
-    gradient_kernel[(BH * NT,)](
+    gradient_kernel[(BH * -(-NT // config.run),)](
         q, k, v, log_decay, erase, write, do, kept["den"], kept["A"], kept["X"], kept["S"], kept["U"], D, dU,
         kept["z"], kept["r"], dz, dr, dden, dq, dk, dv, dg, de, dw,
         *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale,
-        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, GV=config.GV,
-        DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize, ANCHOR=config.anchor,
-        P_NATIVE=P.native, P_STATE=P.state, P_SMALL=P.small, P_PAIR=P.pair, P_SUM=P.sums, P_GATE=P.gate,
-        num_warps=config.gradient_warps, num_stages=1,
+        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, GV=config.GV, RUN=config.run,
+        DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize,
+        P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_GATE=P.gate, STAGES=config.chunk_stages,
+        num_warps=config.gradient_warps, num_stages=config.chunk_stages, maxnreg=config.registers,
     )  # fmt: skip
     return dq, dk, dv, dg, de, dw, ds0, dz0
 

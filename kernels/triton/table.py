@@ -26,7 +26,7 @@ class Precision:
 
 
 # bfloat16 outputs: products of the inputs themselves are exact in bf16, what was computed goes in as tf32
-FAST = Precision("bf16", "tf32", "tf32", "tf32x3", "tf32", "tf32", "tf32", torch.bfloat16)
+FAST = Precision("bf16", "tf32", "bf16", "tf32x3", "tf32", "tf32", "tf32", torch.bfloat16)
 # float32 and float16 outputs: three tf32 products make a float32 one
 EXACT = Precision("tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", torch.float32)
 
@@ -41,8 +41,10 @@ class Config:
     prepare_warps: int
     recurrence_warps: int
     gradient_warps: int
-    stages: int
-    anchor: bool
+    recurrence_stages: int
+    chunk_stages: int
+    run: int
+    registers: int | None
     precision: Precision
 
 
@@ -70,4 +72,4 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
     heavy = 1 if wide <= 32 else 2 if wide <= 64 else 4 if wide <= 128 else 8
     tile = BK * BV
     recurrence = 1 if tile <= 1024 else 2 if tile <= 2048 else 4 if tile <= 8192 else 8
-    return Config(C, BV, GV, heavy, recurrence, heavy, 2, True, precision)
+    return Config(C, BV, GV, heavy, recurrence, heavy, 2, 1, 1, None, precision)

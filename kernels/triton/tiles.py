@@ -22,10 +22,10 @@ def mm(a, b, P: tl.constexpr):
 
 @triton.jit
 def load_rows(base, t, d, stride_t, T, D):
-    """Tile (C, BD) of rows t and channels d in float32; zero beyond T and D. `base` points to row 0 of the chunk."""
+    """Tile (C, BD) of rows t and channels d as stored; zero beyond T and D. `base` points to row 0 of the chunk."""
     i = tl.arange(0, t.shape[0])
     mask = (t < T)[:, None] & (d < D)[None, :]
-    return tl.load(base + i[:, None] * stride_t + d[None, :], mask=mask, other=0.0).to(tl.float32)
+    return tl.load(base + i[:, None] * stride_t + d[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -68,18 +68,50 @@ def strict_mask(C: tl.constexpr):
 
 
 @triton.jit
+def load_factors(base, C: tl.constexpr):
+    """What `prepare.py` wrote of a scalar decay: exp(G), exp(G_C - G), each (C,), and exp(G_C)."""
+    i = tl.arange(0, C)
+    return tl.load(base + i), tl.load(base + C + i), tl.load(base + 2 * C)
+
+
+@triton.jit
+def scalar_factors(g, C: tl.constexpr, P: tl.constexpr):
+    """The same from the gates themselves, and the (C, C) decay between rows."""
+    upto, after, decay = scalar_sums(g, C, P)
+    total = tl.exp(tl.sum(tl.maximum(g, GATE_FLOOR), axis=0))
+    return tl.exp(upto), tl.exp(after), total, decay
+
+
+@triton.jit
+def masked_sum(mask, g, P: tl.constexpr):
+    """(C, BK) sums of the rows of g that `mask` (C, C) picks. With P "bf16" g enters as two bfloat16 terms: 2^-16."""
+    ones = tl.where(mask, 1.0, 0.0)
+    if P == "bf16":
+        high = g.to(tl.bfloat16)
+        return mm(ones, high, P) + mm(ones, g - high.to(tl.float32), P)
+    else:
+        return mm(ones, g, P)
+
+
+@triton.jit
 def scalar_sums(g, C: tl.constexpr, P: tl.constexpr):
     """From gates (C,): sums up to row i, sums after row i, and the (C, C) decay exp(sum over j < s <= i), 0 above.
 
-    Every entry is a plain sum of gates, never a difference of prefix sums: nothing cancels after a strong gate.
+    Every entry is a plain sum of gates, never a difference of prefix sums: nothing cancels after a strong gate. With P
+    "bf16" differences do: with the gate floor they are off by 1e-4 at most, far below what bfloat16 can show.
     """
     g = tl.maximum(g, GATE_FLOOR)
     i = tl.arange(0, C)
-    upto = tl.sum(tl.where(i[:, None] >= i[None, :], g[None, :], 0.0), axis=1)
-    after = tl.sum(tl.where(i[:, None] < i[None, :], g[None, :], 0.0), axis=1)
-    ones = tl.where(i[:, None] >= i[None, :], 1.0, 0.0)
-    between = mm(ones, tl.where(i[:, None] > i[None, :], g[:, None], 0.0), P)
-    decay = tl.where(i[:, None] >= i[None, :], tl.exp(tl.where(i[:, None] >= i[None, :], between, 0.0)), 0.0)
+    low = i[:, None] >= i[None, :]
+    if P == "bf16":
+        upto = tl.cumsum(g, axis=0)
+        after = tl.minimum(tl.sum(g, axis=0) - upto, 0.0)
+        between = tl.minimum(upto[:, None] - upto[None, :], 0.0)
+    else:
+        upto = tl.sum(tl.where(low, g[None, :], 0.0), axis=1)
+        after = tl.sum(tl.where(low, 0.0, g[None, :]), axis=1)
+        between = mm(tl.where(low, 1.0, 0.0), tl.where(i[:, None] > i[None, :], g[:, None], 0.0), P)
+    decay = tl.where(low, tl.exp(tl.where(low, between, 0.0)), 0.0)
     return upto, after, decay
 
 
@@ -87,13 +119,11 @@ def scalar_sums(g, C: tl.constexpr, P: tl.constexpr):
 def channel_sums(g, C: tl.constexpr, P: tl.constexpr):
     """From gates (C, BK), clamped by the caller: sums up to row i and sums after row i, each (C, BK)."""
     i = tl.arange(0, C)
-    upto = mm(tl.where(i[:, None] >= i[None, :], 1.0, 0.0), g, P)
-    after = mm(tl.where(i[:, None] < i[None, :], 1.0, 0.0), g, P)
-    return upto, after
+    return masked_sum(i[:, None] >= i[None, :], g, P), masked_sum(i[:, None] < i[None, :], g, P)
 
 
 @triton.jit
-def split_decay(g, half: tl.constexpr, C: tl.constexpr, P: tl.constexpr):
+def split_decay(g, half, C: tl.constexpr, P: tl.constexpr):
     """(C, BK) factors of one split level: blocks of 2*half rows, anchored at their middle row a.
 
     A row i >= a gets exp(sum over a < s <= i), a row j < a gets exp(sum over j < s <= a), so the product for a pair
@@ -106,11 +136,11 @@ def split_decay(g, half: tl.constexpr, C: tl.constexpr, P: tl.constexpr):
     a = anchor[:, None]
     t = i[:, None]
     pick = (late & (s > a) & (s <= t)) | ((t < a) & (s > t) & (s <= a))
-    return tl.exp(mm(tl.where(pick, 1.0, 0.0), g, P))
+    return tl.exp(masked_sum(pick, g, P))
 
 
 @triton.jit
-def split_pairs(half: tl.constexpr, C: tl.constexpr):
+def split_pairs(half, C: tl.constexpr):
     """(C, C) mask of the pairs that the level serves: i in the later and j in the earlier half of one block."""
     i = tl.arange(0, C)
     block = i // (2 * half)
@@ -119,7 +149,7 @@ def split_pairs(half: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def split_gate_mask(half: tl.constexpr, C: tl.constexpr):
+def split_gate_mask(half, C: tl.constexpr):
     """(C, C) ones where row s of the level's pair sums enters the gate gradient of row t.
 
     Pairs (i, j) hold t when j < t <= i: for t in the later half all rows s >= t, in the earlier half all rows s < t.
