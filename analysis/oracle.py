@@ -1,6 +1,6 @@
 """The bare recurrence on random keys: what a memory rule alone keeps, before any training shapes the keys.
 
-N pairs of random unit keys (K channels) and random values (V channels) are written one after another; then every key is
+N pairs of random unit keys (K channels) and Gaussian values (V channels, variance 1/V) are written one after another; then every key is
 read. A read is a sum of stored values, r_i = sum_j c_ij v_j: `signal` is c_ii, `crosstalk` the power sum over j != i of
 c_ij^2, and an answer is right when r_i is nearest, by dot product, to v_i among the N values. Lags count writes after the
 target. The simulation is the oracle; the closed forms give signal and crosstalk in expectation over the keys.
@@ -92,7 +92,7 @@ def simulate(
     keys = _unit(trials, writes, key_channels, generator)
     if orthonormal:
         keys = torch.linalg.qr(keys.mT)[0].mT.contiguous()
-    values = _unit(trials, writes, value_channels, generator)
+    values = _gaussian(trials, writes, value_channels, generator) / value_channels**0.5
     coefficients = keys @ _stored(rule, keys, torch.arange(writes), writes)
     answers = (coefficients @ values @ values.mT).argmax(-1)
     own = coefficients.diagonal(dim1=1, dim2=2)
@@ -138,7 +138,7 @@ def simulate_overwrite(
     held[::gap] = torch.arange(versions)
     own = _stored(rule, keys, held, versions + 1)[..., :versions]
     weights = (keys[:, :1] @ own).squeeze(1).flip(1)
-    values = _unit(trials, versions, value_channels, generator)
+    values = _gaussian(trials, versions, value_channels, generator) / value_channels**0.5
     read = (weights.unsqueeze(1) @ values).squeeze(1)
     # ties, exact for the additive rule before noise, are broken by the random values
     chosen = (values @ read.unsqueeze(-1)).squeeze(-1).argmax(-1)
@@ -156,8 +156,11 @@ def simulate_overwrite(
 
 
 def _unit(trials: int, count: int, channels: int, generator: torch.Generator) -> Tensor:
-    x = torch.randn(trials, count, channels, generator=generator, dtype=torch.float64)
-    return torch.nn.functional.normalize(x, dim=-1)
+    return torch.nn.functional.normalize(_gaussian(trials, count, channels, generator), dim=-1)
+
+
+def _gaussian(trials: int, count: int, channels: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(trials, count, channels, generator=generator, dtype=torch.float64)
 
 
 def _stored(rule: Rule, keys: Tensor, held: Tensor, columns: int, block: int = 256) -> Tensor:

@@ -51,7 +51,7 @@ def test_closed_forms_meet_the_simulation(rule):
     worst = np.abs(table.signal - table.expected_signal) / table.signal_error.clip(lower=1e-9)
     # 96 lags of a z score; lag 0 is exact
     assert worst[1:].max() < 4.5 and abs(table.signal[0] - rule.write) < 1e-12
-    wide = np.abs(table.crosstalk - table.expected_crosstalk) < 4.5 * table.crosstalk_error + 0.02 * table.crosstalk
+    wide = np.abs(table.crosstalk - table.expected_crosstalk) <= 4.5 * table.crosstalk_error + 0.02 * table.crosstalk
     assert wide.all(), table[~wide][["lag", "crosstalk", "crosstalk_error", "expected_crosstalk"]]
 
 
@@ -71,7 +71,7 @@ def test_closed_forms_by_hand():
     )
     assert abs(half_life(RULES["gated_delta"]) - np.log(2) / (-np.log(a) - np.log(keep))) < 1e-9
     assert half_life(RULES["additive"]) == np.inf
-    assert abs(critical_load(64, 64, 305) - 303) < 5
+    assert abs(critical_load(64, 64, 256) - 305) < 1
 
 
 def test_orthonormal_keys_are_perfect_to_their_number():
@@ -112,7 +112,7 @@ def test_additive_rule_cannot_tell_versions_apart_and_delta_can():
 
 def test_random_keys_make_the_delta_rule_the_worse_archive_and_the_better_register():
     additive, delta = (simulate(RULES[n], 128, trials=40).accuracy for n in ("additive", "delta"))
-    assert delta[0] == 1 > additive[0] and delta[127] < 0.2 < additive[127] and delta.mean() < additive.mean()
+    assert delta[0] == 1 > additive.mean() and delta[127] < 0.2 < additive[127] and delta.mean() < additive.mean()
 
 
 def test_more_writes_than_the_kernel_has_value_channels():
