@@ -20,7 +20,6 @@ from mnemolab.errors import BadRequest, unknown
 __all__ = ["Cells", "Fit", "fit", "fit_all", "fit_runs", "predict"]
 
 Array = NDArray[np.float64]
-_DROP = stats.chi2.ppf(0.95, 1) / 2  # of the log-likelihood, at the ends of a 95% profile interval
 
 
 @dataclass(frozen=True)
@@ -250,6 +249,15 @@ def _describe(out: Fit, shape: Family, cells: Cells, lapse: float, free: Array, 
     return replace(out, half_life=half, low=low, high=high, extrapolated=bool(outside), note=note)
 
 
+def _allowed_drop(cells: int, parameters: int, beta: bool) -> float:
+    """Of the log-likelihood, at the ends of a 95% interval. A scatter estimated from few cells is too small and uncertain:
+    as in regression, F takes the place of chi-square and the variance is that over cells - parameters."""
+    df = cells - parameters
+    if not beta or df < 1:
+        return float(stats.chi2.ppf(0.95, 1) / 2)
+    return float(stats.f.ppf(0.95, 1, df) / 2 * cells / df)
+
+
 def _half_life_interval(
     shape: Family, cells: Cells, lapse: float, free: Array, value: float, rho: float
 ) -> tuple[float, float]:
@@ -270,6 +278,7 @@ def _half_life_interval(
             x[..., 1] = log_half - np.log(np.log((1 - c) / np.maximum(0.5 - c, 1e-9)))
         return x
 
+    allowed = _allowed_drop(len(cells.lag), len(full), beta)
     start = full[others].copy()
     if floor:
         c = min(float(special.expit(free[2])), 0.499)
@@ -286,13 +295,13 @@ def _half_life_interval(
             if abs(outside - np.log(cells.lag.max() + 1)) > 16:
                 return outside if direction < 0 else float("inf")
             follow, drop = _minimise(lambda r, h=outside: cost(place(r, h)), rest)
-            if drop - value > _DROP:
+            if drop - value > allowed:
                 break
             rest, inside, width = follow, outside, width * 1.6
         for _ in range(12):
             between = (inside + outside) / 2
             follow, drop = _minimise(lambda r, h=between: cost(place(r, h)), rest)
-            if drop - value > _DROP:
+            if drop - value > allowed:
                 outside = between
             else:
                 inside, rest = between, follow
