@@ -42,7 +42,11 @@ def default_chunk_size(T: int, K: int, V: int) -> int:
 def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, State]:
     """Outputs (B,T,H,V) in v.dtype and the final state, with gradients for every operand and the initial state."""
     if operands.normalize:
-        return with_denominator(operands, lambda plain: scan(plain, chunk_size))  # type: ignore[return-value]
+        return with_denominator(operands, lambda plain: _scan(plain, chunk_size))
+    return _scan(operands, chunk_size)
+
+
+def _scan(operands: Operands, chunk_size: int | None) -> tuple[Tensor, Tensor]:
     _, T, _, K, V = operands.sizes
     return _Chunked.apply(  # type: ignore[return-value]
         operands.q, operands.k, operands.v, operands.log_decay, operands.erase, operands.write, operands.first_state(),
@@ -139,7 +143,7 @@ def _backward(ctx: Any, do: Tensor | None, dstate: Tensor | None) -> list[Tensor
             rows.addcmul_(dEd, _times(et, decay.head))
         dl.add_(through_states(decay.whole, rows, dKend.mul_(Kend), starts, ends))
     db = dw = None
-    if de is not None:
+    if de is not None and bt is not None:
         db = _gate_grad(de, kt, bt)
         dk.addcmul_(de, bt)
     if wt is not None:

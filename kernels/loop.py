@@ -24,11 +24,9 @@ def supports(operands: Operands) -> str | None:
 
 def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, State]:
     """Outputs (B,T,H,V) in v.dtype and the final state. `chunk_size` has no meaning here."""
-    if operands.normalize:
-        return with_denominator(operands, scan)
     # the recurrence runs in the state's dtype whatever autocast says
     with torch.autocast(operands.device.type, enabled=False):
-        return _scan(operands)
+        return with_denominator(operands, _scan) if operands.normalize else _scan(operands)
 
 
 def _scan(operands: Operands) -> tuple[Tensor, Tensor]:

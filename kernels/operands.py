@@ -150,7 +150,7 @@ def check_operands(
         _shape("initial_state[1]", norm0, {"(B,H,K)": (B, H, K)}, q)
     if scale is None:
         scale = K**-0.5
-    elif isinstance(scale, Tensor) or not isinstance(scale, (int, float)):
+    if not isinstance(scale, (int, float)):
         raise TypeError(f"scale={scale!r} is a {type(scale).__name__}; give a Python number or None for K**-0.5")
     if log_decay is not None and (validate or (validate is None and log_decay.device.type == "cpu")):
         _nonpositive(log_decay)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def memory_scan(
     chunk_size: int | None = None,
     backend: str = "auto",
     validate: bool | None = None,
-) -> tuple[Tensor, State | None]:
+) -> tuple[Tensor, Any]:
     """Decay the state, read it with the erase key, write along k, read it with q, for every token.
 
         S_t = diag(exp log_decay_t) S_{t-1};  S_t += k_t (write_t*v_t - S_t^T (erase_t*k_t))^T;  o_t = scale S_t^T q_t
@@ -93,7 +94,7 @@ def memory_step(
     scale: float | None = None,
     backend: str = "auto",
     validate: bool | None = None,
-) -> tuple[Tensor, State]:
+) -> tuple[Tensor, Any]:
     """One token of `memory_scan`: the same operands without their T axis, q and k (B,H,K), v (B,H,V).
 
     The given state is updated in place and returned; None starts from zero. It must be float32 (float64 when q is).
@@ -173,7 +174,10 @@ def _into(state: State | None, new: State) -> State:
     """Copy the new state into the tensors that the caller holds."""
     if state is None:
         return new
-    held, fresh = (state, new) if isinstance(new, tuple) else ((state,), (new,))
-    for old, value in zip(held, fresh, strict=True):
-        old.copy_(value)
+    for held, fresh in zip(_parts(state), _parts(new), strict=True):
+        held.copy_(fresh)
     return state
+
+
+def _parts(state: State) -> tuple[Tensor, ...]:
+    return (state,) if isinstance(state, Tensor) else state

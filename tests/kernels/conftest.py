@@ -1,5 +1,7 @@
 """Operands of every kind, and one way to run and compare them, shared by the tests of this folder."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import normalize as unit
@@ -27,7 +29,7 @@ def make_keys(keys, shape, generator):
 def make_operands(
     decay="none", erase="none", write="none", *, normalize=False, state=True, keys="random", strength=1.0, seed=0,
     B=2, T=21, H=2, K=4, V=3, dtype=torch.float64, device="cpu",
-):  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """Keyword arguments of memory_scan, leaves that require a gradient. Gates are uniform in (-strength, 0) and (0, 1)."""
     g = torch.Generator().manual_seed(seed)
 
@@ -50,6 +52,12 @@ def make_operands(
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     S, n = leaf(S.to(device, wide)), leaf(n.to(device, wide))
     return {**made, "normalize": normalize, "initial_state": ((S, n) if normalize else S) if state else None}
+
+
+def cut(operands, times) -> dict[str, Any]:
+    """The per-token operands at these times: a slice, or one time for memory_step."""
+    names = ("q", "k", "v", "log_decay", "erase", "write")
+    return {n: None if operands[n] is None else operands[n][:, times] for n in names}
 
 
 def leaf(x):
@@ -99,6 +107,7 @@ class Bench:
     KINDS, KEYS = KINDS, KEYS
     make = staticmethod(make_operands)
     keys = staticmethod(make_keys)
+    cut = staticmethod(cut)
     leaf = staticmethod(leaf)
     leaves = staticmethod(leaves)
     run = staticmethod(run)

@@ -1,6 +1,7 @@
 """What comes in: bad operands are named, odd ones (strides, dtypes, empty, NaN in a neighbour) change nothing."""
 
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ def zeros(*shape, dtype=torch.float32):
     return torch.zeros(*shape, dtype=dtype)
 
 
-def good(**more):
+def good(**more) -> dict[str, Any]:
     return {"q": zeros(B, T, H, K), "k": zeros(B, T, H, K), "v": zeros(B, T, H, V)} | more
 
 
@@ -72,7 +73,7 @@ def test_a_positive_decay_is_found_at_its_place_and_only_where_values_are_checke
     with pytest.raises(BadRequest, match=r"log_decay\[1, 7, 0, 2\]=5.*1 of 336"):
         memory_scan(**good(log_decay=decay))
     with pytest.raises(BadRequest, match="log_decay"):
-        memory_step(*(zeros(B, H, n) for n in (K, K, V)), None, log_decay=decay[:, 7])
+        memory_step(zeros(B, H, K), zeros(B, H, K), zeros(B, H, V), None, log_decay=decay[:, 7])
     memory_scan(**good(log_decay=decay), validate=False)
 
 
@@ -295,7 +296,7 @@ def test_step_updates_in_place_and_can_be_differentiated(bench):
     state, outputs = operands["initial_state"].detach().clone(), []
     held = state
     for t in range(3):
-        y, state = memory_step(**{n: operands[n][:, t] for n in names}, state=state)
+        y, state = memory_step(**bench.cut(operands, t), state=state)
         outputs.append(y)
     assert state is held
     found = torch.autograd.grad(torch.stack(outputs, 1).sum() + state.sum(), [operands[n] for n in names])
@@ -308,12 +309,11 @@ def test_step_drifts_no_further_than_the_scan(bench):
     operands = bench.make(
         "channel", "scalar", "scalar", B=1, T=4096, H=1, K=8, V=8, dtype=torch.bfloat16, strength=0.02
     )
-    names = ("q", "k", "v", "log_decay", "erase", "write")
     with torch.no_grad():
         _, final = memory_scan(**operands, output_final_state=True)
         state = operands["initial_state"].detach().clone()
         for t in range(4096):
-            memory_step(**{n: operands[n][:, t] for n in names}, state=state)
+            memory_step(**bench.cut(operands, t), state=state)
     assert bench.distance(state, final) < 1e-4
 
 

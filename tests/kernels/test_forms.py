@@ -1,6 +1,7 @@
 """The chunked form is the loop, in float64 to 1e-10: outputs, final state and every gradient, for every combination."""
 
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,17 +87,17 @@ def test_one_chunk_of_full_length_is_the_quadratic_form(bench, kinds):
     T = 16
     operands = bench.make(*kinds, T=T, state=False, B=1, H=1)
     o, _ = memory_scan(**operands, chunk_size=T, scale=1.0, backend="chunked")
-    q, k, v, decay, erase, write = (
-        None if operands[n] is None else operands[n].detach()[0, :, 0]
-        for n in ("q", "k", "v", "log_decay", "erase", "write")
-    )
-    wide = {"log_decay": decay, "erase": erase, "write": write}
-    decay, erase, write = (None if x is None else x.reshape(T, -1) for x in wide.values())
-    sums = (k.new_zeros(T, 1) if decay is None else decay).cumsum(0)
+    given: dict[str, Any] = {
+        n: None if x is None else x.detach()[0, :, 0].reshape(T, -1)
+        for n, x in bench.cut(operands, slice(None)).items()
+    }
+    q, k, R, decay, erase, write = given.values()
+    sums = torch.zeros(T, 1).double() if decay is None else decay.cumsum(0)
     lower = torch.ones(T, T, dtype=torch.float64).tril()
-    weight = (sums[:, None] - sums[None]).masked_fill(lower[..., None] == 0, -torch.inf).exp().expand(T, T, k.shape[1])
+    weight = (sums[:, None] - sums[None]).masked_fill(lower[..., None] == 0, -torch.inf).exp().expand(T, T, q.shape[1])
     A = torch.einsum("id,jd,ijd->ij", q, k, weight)
-    R = v if write is None else write * v
+    if write is not None:
+        R = write * R
     if erase is not None:
         G = torch.einsum("id,jd,ijd->ij", erase * k, k, weight).tril(-1)
         R = torch.linalg.solve(torch.eye(T, dtype=torch.float64) + G, R)
@@ -124,11 +125,10 @@ def test_changing_the_future_leaves_the_past_bit_identical(bench, kinds):
 def test_splitting_anywhere_and_carrying_the_state_equals_the_whole(bench, kinds, normalize):
     operands = bench.make(*kinds, T=21, normalize=normalize)
     whole = bench.run(operands, "loop")
-    names = ("q", "k", "v", "log_decay", "erase", "write")
     for cuts in ((1,), (16,), (20,), (0, 0, 7), (5, 5, 6), (21,)):
         state, pieces, edges = operands["initial_state"], [], (0, *cuts, 21)
         for start, stop in pairwise(edges):
-            piece = {n: None if operands[n] is None else operands[n][:, start:stop] for n in names}
+            piece = bench.cut(operands, slice(start, stop))
             o, state = memory_scan(
                 **piece,
                 normalize=normalize,
@@ -153,15 +153,12 @@ def test_splitting_anywhere_and_carrying_the_state_equals_the_whole(bench, kinds
 def test_prefill_then_decode_is_the_full_pass(bench, kinds, normalize):
     operands = bench.make(*kinds, T=21, normalize=normalize, state=False)
     o, final = memory_scan(**operands, output_final_state=True)
-    names = ("q", "k", "v", "log_decay", "erase", "write")
     with torch.no_grad():
-        cut = {n: None if operands[n] is None else operands[n][:, :13] for n in names}
-        outputs, state = memory_scan(**cut, normalize=normalize, output_final_state=True)
+        outputs, state = memory_scan(**bench.cut(operands, slice(0, 13)), normalize=normalize, output_final_state=True)
         steps = [outputs]
         for t in range(13, 21):
-            token = {n: None if operands[n] is None else operands[n][:, t] for n in names}
             held = state
-            y, state = memory_step(**token, state=state, normalize=normalize)
+            y, state = memory_step(**bench.cut(operands, t), state=state, normalize=normalize)
             assert state is held, "the state is updated in place"
             steps.append(y.unsqueeze(1))
     assert bench.distance(torch.cat(steps, 1), o) < 1e-12
@@ -172,10 +169,9 @@ def test_prefill_then_decode_is_the_full_pass(bench, kinds, normalize):
 def test_segments_compose_by_prefix_scan(bench):
     """A segment is (M, S0): its state is M S_in + S0. Composing segments in any bracketing equals the sequence."""
     operands = bench.make("channel", "channel", "channel", T=24, K=4, V=4, B=1, H=1)
-    names = ("q", "k", "v", "log_decay", "erase", "write")
 
     def segment(start, stop):
-        cut = {n: operands[n][:, start:stop] for n in names}
+        cut = bench.cut(operands, slice(start, stop))
         _, S0 = memory_scan(**cut, output_final_state=True)
         cut["write"] = torch.zeros_like(cut["write"])  # no write: the state is M times the entering one
         _, M = memory_scan(**cut, initial_state=torch.eye(4, dtype=torch.float64)[None, None], output_final_state=True)
@@ -195,10 +191,8 @@ def test_segments_compose_by_prefix_scan(bench):
 def test_left_padding_is_inert(bench):
     operands = bench.make("channel", "channel", "channel", T=13)
     o, final = memory_scan(**operands, output_final_state=True)
-    padded = {
-        n: x if n == "initial_state" else torch.nn.functional.pad(x, (0, 0, 0, 0, 6, 0))
-        for n, x in bench.leaves(operands).items()
-    }
+    longer = {n: torch.nn.functional.pad(x, (0, 0, 0, 0, 6, 0)) for n, x in bench.cut(operands, slice(None)).items()}
+    padded = operands | longer
     for backend in ("loop", "chunked"):
         again, state = memory_scan(**padded, output_final_state=True, backend=backend)
         assert bench.distance(again[:, 6:], o) < 1e-12

@@ -78,10 +78,10 @@ def test_a_wipe_forgets_everything_before_it_and_nothing_after(bench, kinds):
 
     operands = with_decay(operands, edit)
     results = bench.run(operands)
-    late = {n: x[:, 21:] if isinstance(x, torch.Tensor) and n != "initial_state" else x for n, x in operands.items()}
+    late = bench.cut(operands, slice(21, None))
     late["log_decay"] = torch.zeros_like(late["log_decay"])  # nothing is there to decay at its first token
     late["log_decay"][:, 1:] = operands["log_decay"][:, 22:]
-    o, state = memory_scan(**(late | {"initial_state": None}), output_final_state=True)
+    o, state = memory_scan(**late, output_final_state=True)
     assert bench.distance(results["o"][:, 21:], o) < 1e-12 and bench.distance(results["state"], state) < 1e-12
     only_late = torch.autograd.grad(memory_scan(**operands)[0][:, 21:].sum(), list(bench.leaves(operands).values()))
     for name, grad in zip(bench.leaves(operands), only_late, strict=True):
@@ -143,13 +143,11 @@ def test_gate_gradient_of_a_loss_on_the_final_state_alone(bench, kinds):
 def test_final_state_of_a_short_last_chunk(bench, kinds, T):
     """Fault 16: the state after T tokens, continued with one more, is the state after T + 1."""
     operands = bench.make(*kinds, B=1, T=T + 1, dtype=torch.float32)
-    names = ("q", "k", "v", "log_decay", "erase", "write")
     with torch.no_grad():
         whole, final = memory_scan(**operands, output_final_state=True)
         state = operands["initial_state"]
-        for cut in (slice(0, T), slice(T, T + 1)):
-            part = {n: None if operands[n] is None else operands[n][:, cut] for n in names}
-            o, state = memory_scan(**part, initial_state=state, output_final_state=True)
+        for times in (slice(0, T), slice(T, T + 1)):
+            o, state = memory_scan(**bench.cut(operands, times), initial_state=state, output_final_state=True)
     assert bench.distance(state, final) < 1e-6 and bench.distance(o, whole[:, T:]) < 1e-5
 
 

@@ -1,5 +1,7 @@
 """The plain PyTorch neighbours against formulas written another way, their properties, and the faults of known kernels."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import conv1d, cross_entropy, pad, silu
@@ -74,8 +76,9 @@ def test_short_conv_is_causal_bit_for_bit_and_checks_its_operands():
         ({"cache": torch.zeros(2, 4, 3)}, r"cache has shape \(2, 4, 3\).*\(2, 3, 3\)"),
         ({"activation": "slu"}, "did you mean 'silu'"),
     ):
+        whole: dict[str, Any] = {"x": x, "weight": weight, **given}
         with pytest.raises(BadRequest, match=message):
-            short_conv(**({"x": x, "weight": weight} | given))
+            short_conv(**whole)
 
 
 # ---- norms
@@ -215,14 +218,15 @@ def test_scored_cross_entropy_never_forms_unscored_logits():
         loss = scored_cross_entropy(hidden, weight, targets)
     assert max(sizes) <= 4096 * 4
     loss.backward()
-    assert hidden.grad[0, 17].abs().sum() > 0 and hidden.grad.count_nonzero() == 4
+    assert hidden.grad is not None and hidden.grad[0, 17].all() and hidden.grad.count_nonzero() == 4
 
 
 def test_scored_cross_entropy_without_scored_positions_and_with_low_precision():
     hidden, weight = torch.randn(2, 3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     loss = scored_cross_entropy(hidden, weight, torch.full((2, 3), -100))
     loss.backward()
-    assert loss.item() == 0 and hidden.grad.abs().max() == 0 and weight.grad.abs().max() == 0
+    assert loss.item() == 0
+    assert all(x.grad is not None and x.grad.abs().max() == 0 for x in (hidden, weight))
     targets = torch.zeros(2, 3, dtype=torch.long)
     assert scored_cross_entropy(hidden.bfloat16(), weight, targets).dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
