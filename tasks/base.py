@@ -6,7 +6,7 @@ B batch, T time, Q queries per example, M earlier values of a key.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -149,7 +149,8 @@ class Task(ABC):
         """16 hex digits over the config, the version and sampled content of all three splits."""
         from mnemolab.tasks.fingerprint import fingerprint
 
-        return fingerprint(self)
+        task: Any = self
+        return fingerprint(task)
 
     @staticmethod
     def check_split(split: str) -> None:

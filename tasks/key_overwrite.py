@@ -14,7 +14,7 @@ from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, spread, take
 from mnemolab.tasks.random import Random
-from mnemolab.tasks.schedule import GAPS, balanced_counts, most_rebindings, schedule
+from mnemolab.tasks.schedule import GAPS, balanced_counts, schedule, total_rebindings
 from mnemolab.tasks.vocabulary import Vocabulary
 
 __all__ = ["KeyOverwrite"]
@@ -33,7 +33,7 @@ class KeyOverwrite(Task):
     the answer NONE. Number of writes, filler and length are the same in every example. The lag in writes of a key's last
     binding is uniform on 0 .. lags - 1 and independent of its version count; slots beyond the asked keys' bind other keys.
     Examples 2i and 2i + 1 are a pair: in the second the asked key keeps only the binding asked for (and its last one, if the
-    previous is asked) and its other bindings go to fresh keys, so the same slots, values, lags and queries test a key that
+    previous is asked) and the other bindings go to another key, so the same slots, values, lags and queries test a key that
     was never rebound (`condition` control; `paired_versions` is the number of bindings that its twin has).
     """
 
@@ -61,11 +61,11 @@ class KeyOverwrite(Task):
             raise BadRequest(
                 f"lags={self.lags} must be at least keys={self.keys}: each key's last binding has its own slot"
             )
-        for name in ("key_vocabulary", "value_vocabulary"):
-            if getattr(self, name) < self.writes:
+        for name, needed in (("key_vocabulary", self._key_tokens), ("value_vocabulary", self.writes)):
+            if getattr(self, name) < needed:
                 raise BadRequest(
-                    f"{name}={getattr(self, name)} is too small: keys={self.keys}, versions={self.versions}, lags={self.lags} "
-                    f"make {self.writes} writes with different tokens; raise it to {self.writes} or more"
+                    f"{name}={getattr(self, name)} is too small: keys={self.keys}, versions={self.versions}, "
+                    f"lags={self.lags}, control={self.control} need {needed} different tokens; raise it to {needed} or more"
                 )
         if self._spare < 0:
             raise BadRequest(
@@ -76,7 +76,17 @@ class KeyOverwrite(Task):
     @property
     def writes(self) -> int:
         """Bindings in every sequence, W."""
-        return most_rebindings(self.keys, self.versions) + self.lags
+        return total_rebindings(self.keys, self.versions)[1] + self.lags
+
+    @property
+    def _others(self) -> int:
+        """Keys that are bound once and not asked: the most slots that the asked keys leave, and at least one."""
+        least, most = total_rebindings(self.keys, self.versions)
+        return max(1, most - least + self.lags - self.keys)
+
+    @property
+    def _key_tokens(self) -> int:
+        return self.keys * (2 if self.control else 1) + self._others
 
     @property
     def _cue(self) -> int:
@@ -105,33 +115,26 @@ class KeyOverwrite(Task):
         vocabulary, writes, cue = self.vocabulary, self.writes, self._cue
         counts = balanced_counts(random, self.keys, self.versions)
         slots = schedule(random, counts, self.versions, writes - self.lags, self.lags, self.gap)  # (B,K,R)
-        token = (
-            random.distinct("keys", writes, self.key_vocabulary) + vocabulary.keys.start
-        )  # a key of its own for each slot
+        keys = random.distinct("keys", self._key_tokens, self.key_vocabulary) + vocabulary.keys.start
+        key, substitute, others = keys[:, : self.keys], keys[:, self.keys : 2 * self.keys], keys[:, -self._others :]
         value = random.distinct("values", writes, self.value_vocabulary) + vocabulary.values.start
 
-        ask = (
-            random.below("ask", self.keys, bound=3)
-            if self.ask == "mixed"
-            else torch.full_like(counts, _ASKS.index(self.ask))
-        )
-        number = torch.where(
-            ask == 1, 0, counts - 1 - (ask == 2).long()
-        )  # the binding asked for; -1: no previous one, NONE
+        fixed = torch.full_like(counts, _ASKS.index(self.ask))
+        ask = random.below("ask", self.keys, bound=3) if self.ask == "mixed" else fixed
+        number = torch.where(ask == 1, 0, counts - 1 - (ask == 2).long())  # which binding; -1: no previous one, NONE
         target = _of(slots, number)
-        # a control keeps the binding asked for, and the one that makes it "previous"; the rest go to fresh keys
+        # a control keeps the binding asked for, and the one that makes it "previous"; the rest go to a key not asked
         control = (random.twin == 1)[:, None]
-        kept = torch.arange(self.versions, device=random.device)
-        kept = (
-            (kept == number[..., None])
-            | ((ask == 2)[..., None] & (kept == counts[..., None] - 1))
-            | ~control[..., None]
-        )
+        nth = torch.arange(self.versions, device=random.device)
+        newest = (ask == 2)[..., None] & (nth == counts[..., None] - 1)
+        kept = (nth == number[..., None]) | newest | ~control[..., None]
         mine = torch.where(kept, slots, -1)
-        key = token.gather(1, torch.where(number < 0, _of(slots, counts - 1), target))
-        spare_column = torch.cat([token, token[:, :1]], 1)
-        bound = torch.where(mine < 0, writes, mine).flatten(1)
-        token = spare_column.scatter_(1, bound, key[..., None].expand_as(mine).flatten(1))[:, :writes].contiguous()
+        holder = key[..., None].expand_as(slots)
+        holder = torch.where(kept, holder, substitute[..., None]) if self.control else holder
+        token = torch.full((len(random), writes + 1), -1, dtype=torch.int64, device=random.device)
+        token = token.scatter_(1, torch.where(slots < 0, writes, slots).flatten(1), holder.flatten(1))[:, :writes]
+        turn = (token < 0).long().cumsum(1).clamp(min=1, max=self._others) - 1
+        token = torch.where(token < 0, others.gather(1, turn), token)
 
         start = spread(random, writes, 2, self._spare)
         inputs = filler(random, self.length, vocabulary)

@@ -34,12 +34,15 @@ def classify(batch: Batch, predictions: Tensor, vocabulary: Vocabulary) -> Tenso
     """(B,Q) int8 codes into OUTCOMES of the predicted tokens (B,Q), -1 in unused slots; the first that fits.
 
     correct: the target. stale: another value that this key has or had. other_key: a value shown before the query.
-    absent: a value not shown before it, or the answer NONE where it is wrong. invalid: any other token.
+    absent: a value not shown before it, or NONE or another verdict where it is wrong. invalid: any other token.
     """
     queries, values = batch.queries, vocabulary.values
     is_value = (predictions >= values.start) & (predictions < values.stop)
     shown = first_shown(batch, vocabulary).gather(1, (predictions - values.start).clamp(0, len(values) - 1))
-    answer = is_value | (predictions == vocabulary.token("none")) if vocabulary.has("none") else is_value
+    judged = vocabulary["answers"]
+    answer = is_value | ((predictions >= judged.start) & (predictions < judged.stop))
+    if vocabulary.has("none"):
+        answer = answer | (predictions == vocabulary.token("none"))
     stale = (queries["stale"] == predictions[..., None]).any(-1)
     codes = torch.full_like(predictions, OUTCOMES.index("invalid"))
     for name, fits in (

@@ -8,25 +8,37 @@ from torch import Tensor
 
 from mnemolab.tasks.random import Random, sort_distinct
 
-__all__ = ["GAPS", "balanced_counts", "most_rebindings", "schedule"]
+__all__ = ["GAPS", "balanced_counts", "schedule", "total_rebindings"]
 
 GAPS = ("any", "near", "far", "mixed")
 _FAR = 1 << 20
 
 
+def _rest(keys: int, most: int) -> tuple[int, int, int]:
+    """Whole rounds of counts 1 .. most, then pairs (c, most + 1 - c), then single counts, which make up K keys."""
+    whole, rest = divmod(keys, most)
+    pairs = rest // 2 if most % 2 == 0 else 0
+    return whole, pairs, rest - 2 * pairs
+
+
 def balanced_counts(random: Random, keys: int, most: int) -> Tensor:
-    """(B,K) bindings a key, 1 .. most: each count equally often as far as K divides, the rest different and at random."""
-    whole, rest = divmod(keys, most)
-    counts = torch.arange(1, most + 1, device=random.device).repeat(whole).expand(len(random), -1)
-    if rest:
-        counts = torch.cat([counts, random.distinct("counts", rest, most) + 1], 1)
-    return counts.gather(1, random.permutation("count order", keys))
+    """(B,K) bindings a key, uniform on 1 .. most: each count equally often as far as K divides; the rest in random pairs
+    with a fixed sum where `most` is even, so that the total stays the same, and different random counts otherwise."""
+    whole, pairs, single = _rest(keys, most)
+    counts = [torch.arange(1, most + 1, device=random.device).repeat(whole).expand(len(random), -1)]
+    if pairs:
+        low = random.distinct("count pairs", pairs, most // 2) + 1
+        counts += [low, most + 1 - low]
+    if single:
+        counts.append(random.distinct("counts", single, most) + 1)
+    return torch.cat(counts, 1).gather(1, random.permutation("count order", keys))
 
 
-def most_rebindings(keys: int, most: int) -> int:
-    """The most rebindings that `balanced_counts` can ask for: the slots to keep free before the range of lags."""
-    whole, rest = divmod(keys, most)
-    return whole * most * (most - 1) // 2 + sum(range(most - rest, most))
+def total_rebindings(keys: int, most: int) -> tuple[int, int]:
+    """The least and the most rebindings that `balanced_counts` asks for; the most is what `schedule` needs as `early`."""
+    whole, pairs, single = _rest(keys, most)
+    fixed = whole * most * (most - 1) // 2 + pairs * (most - 1)
+    return fixed + single * (single - 1) // 2, fixed + sum(range(most - single, most))
 
 
 def schedule(random: Random, counts: Tensor, most: int, early: int, lags: int, gap: str = "any") -> Tensor:

@@ -28,7 +28,7 @@ def sheet(task: Task, batch: Batch, *, colour: bool = False, width: int = 100, f
         wrapped = textwrap.wrap(" ".join(words), width - 2, break_long_words=False, break_on_hyphens=False)
         shown = iter(tokens)
         lines += ["  " + " ".join(show(next(shown)) for _ in line.split()) for line in wrapped]
-        table = [_HEAD]
+        table: list[tuple[str, ...]] = [_HEAD]
         column = {name: values[row].tolist() for name, values in batch.queries.items()}
         for q, position in enumerate(column["position"]):
             if position < 0:
