@@ -188,9 +188,15 @@ def _draws(section: Any) -> Iterator[dict[str, Any]]:
     for _ in range(section.get("count", 1)):
         point = {}
         for field, how in _mapping(section.get("fields", {}), "random.fields").items():
-            ((kind, ends),) = _mapping(how, f"random.fields.{field}").items()
+            where = f"random.fields.{field}"
+            drawn = dict(_mapping(how, where))
+            if len(drawn) != 1:
+                raise BadRequest(f"sweep: {where}={drawn!r} must name one draw, such as {{uniform: [0, 1]}}")
+            kind, ends = drawn.popitem()
             if kind not in DRAWS:
-                raise BadRequest(f"sweep: random.fields.{field}: unknown draw {kind!r}; {hint(str(kind), DRAWS)}")
+                raise BadRequest(f"sweep: {where}: unknown draw {kind!r}; {hint(str(kind), DRAWS)}")
+            if not isinstance(ends, list) or (kind != "choice" and len(ends) != 2) or not ends:
+                raise BadRequest(f"sweep: {where}.{kind}={ends!r} must be a list: two ends, or what to choose from")
             point[field] = DRAWS[kind](source, ends)
         yield point
 
@@ -213,4 +219,4 @@ def _pop(values: dict[str, Any], field: str) -> Any:
     *path, last = field.split(".")
     for name in path:
         values = values[name]
-    return values.pop(last)
+    return values.pop(last, None)  # a model option that says what the stage does anyway is not there

@@ -29,7 +29,12 @@ def test_a_run_leaves_what_the_design_says(tiny, tmp_path):
     }  # fmt: skip
     assert RunConfig.from_dict(yaml.safe_load((run.folder / "config.yaml").read_text())) == tiny()
     rows = metrics(run.folder)
-    assert [(row["step"], row["split"]) for row in rows] == [(3, "train"), (3, "validation"), (6, "train"), (6, "validation")]
+    assert [(row["step"], row["split"]) for row in rows] == [
+        (3, "train"),
+        (3, "validation"),
+        (6, "train"),
+        (6, "validation"),
+    ]
     result = json.loads((run.folder / "result.json").read_text())
     assert result["run_id"] == tiny().run_id
     assert result["status"] == "done"

@@ -1,6 +1,8 @@
 """Records: forked answers against reading each query's text anew, margins and ranks against plain loops."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -70,7 +72,8 @@ def test_records_against_plain_loops(tiny, task, batch, scoring):
     shown = presented(batch, task.vocabulary)
     values = task.vocabulary.values
     assert len(table) == 5 * batch.queries["position"].shape[1]
-    for row in table.itertuples():
+    for found in table.to_dict("records"):
+        row: Any = SimpleNamespace(**{str(name): value for name, value in found.items()})
         b, q = row.example, row.query
         scores: Tensor = logits[b, q]
         target = int(batch.queries["target"][b, q])
@@ -82,11 +85,11 @@ def test_records_against_plain_loops(tiny, task, batch, scoring):
         assert row.rank == sum(float(s) > float(scores[target]) for s in scores)
         assert row.loss == pytest.approx(-float(scores.log_softmax(-1)[target]), abs=1e-5)
         for name, rivals in (("log_odds_stale", set(stale) - {target}), ("log_odds_other", others)):
-            found = getattr(row, name)
+            margin = getattr(row, name)
             if rivals:
-                assert found == pytest.approx(float(scores[target] - max(scores[list(rivals)])), abs=1e-5)
+                assert margin == pytest.approx(float(scores[target] - max(scores[list(rivals)])), abs=1e-5)
             else:
-                assert math.isnan(found)
+                assert math.isnan(margin)
         assert row.stale_age == (stale.index(row.prediction) + 1 if row.prediction in stale and not row.correct else 0)
         shift = int(batch.queries["start"][b, q] - batch.queries["fork"][b, q]) if scoring == "forked" else 0
         for name in ("position", "start", "lag_tokens"):
@@ -126,7 +129,9 @@ def test_chunks_do_not_change_the_records(tiny, task, monkeypatch):
     whole = score(model, task, 5, 0)
     monkeypatch.setattr("mnemolab.trainers.scoring.CHUNK_TOKENS", 2 * task.length)
     parts = score(model, task, 5, 0)
-    assert whole[["example", "query", "prediction", "outcome"]].equals(parts[["example", "query", "prediction", "outcome"]])
+    assert whole[["example", "query", "prediction", "outcome"]].equals(
+        parts[["example", "query", "prediction", "outcome"]]
+    )
 
 
 def test_evaluate_is_the_mean_over_scored_positions(tiny, task, batch):

@@ -1,0 +1,159 @@
+"""Sweeps as a pure function: what a YAML file means."""
+
+import pytest
+
+from mnemolab.errors import BadRequest
+from mnemolab.trainers import Sweep
+
+
+def sweep(values, **parts):
+    return Sweep.from_dict({"name": "s", "base": values(), **parts})
+
+
+def test_a_grid_is_every_combination(values):
+    found = sweep(values, grid={"model.name": ["kda", "deltanet"], "task.versions": [3, 4], "seed": [0, 1, 2]})
+    seen = [(run.model["name"], run.task["versions"], run.seed) for run in found.runs]
+    assert len(seen) == len(set(seen)) == 12
+    assert seen[:3] == [("kda", 3, 0), ("kda", 3, 1), ("kda", 3, 2)]
+    assert found.expected == 12
+
+
+def test_lists_cross_grids_and_sections_replace(values):
+    recall = {"name": "associative_recall"}
+    found = sweep(
+        values,
+        list=[{"model.width": 16}, {"model.depth": 2}],
+        grid=[{"task": [recall]}, {"task.versions": [3], "seed": [1]}],
+    )
+    seen = [(run.task["name"], run.model["width"], run.model["depth"], run.seed) for run in found.runs]
+    assert seen == [
+        ("associative_recall", 16, 1, 0), ("key_overwrite", 16, 1, 1),
+        ("associative_recall", 8, 2, 0), ("key_overwrite", 8, 2, 1),
+    ]  # fmt: skip
+
+
+def test_the_same_run_is_listed_once(values):
+    assert len(sweep(values, list=[{"seed": 0}, {}, {"optimiser.clip": 1.0}]).runs) == 1
+
+
+def test_random_draws_repeat_and_stay_in_range(values):
+    random = {
+        "count": 20,
+        "seed": 3,
+        "fields": {
+            "optimiser.learning_rate": {"log_uniform": [1e-4, 1e-1]},
+            "optimiser.beta1": {"uniform": [0.8, 0.9]},
+            "budget.steps": {"integer": [5, 9]},
+            "model.name": {"choice": ["kda", "gpt2"]},
+        },
+    }
+    first, second = sweep(values, random=random), sweep(values, random=random)
+    assert [run.run_id for run in first.runs] == [run.run_id for run in second.runs]
+    rates = [run.optimiser.learning_rate for run in first.runs]
+    assert len(set(rates)) == 20
+    assert all(1e-4 <= rate <= 1e-1 for rate in rates)
+    assert sum(rate < 3e-3 for rate in rates) in range(4, 17)  # spread over the logarithm
+    assert {run.budget.steps for run in first.runs} <= set(range(5, 10))
+    assert {run.model["name"] for run in first.runs} == {"kda", "gpt2"}
+
+
+def test_order_of_fields_in_the_file_does_not_matter(values):
+    task = {"name": "key_overwrite", "versions": 2}
+    one = sweep(values, list=[{"task.length": 60, "task": task}]).runs[0]
+    two = sweep(values, list=[{"task": task, "task.length": 60}]).runs[0]
+    assert one == two
+    assert (one.task["length"], one.task["versions"]) == (60, 2)
+
+
+def scores(runs, accuracy, loss=lambda run: 0.0):
+    return {run.run_id: {"validation": {"accuracy": accuracy(run), "loss": loss(run)}} for run in runs}
+
+
+def test_the_rate_is_chosen_per_cell_over_seeds(values):
+    found = sweep(
+        values, grid={"model.name": ["kda", "gpt2"], "seed": [0, 1]}, choose={"optimiser.learning_rate": [0.1, 0.2]}
+    )
+    assert (len(found.runs), found.expected) == (8, 12)
+
+    def accuracy(run):
+        """gpt2 does better with .1, kda with .2; one seed of the loser is the best run of all."""
+        better = (run.model["name"] == "gpt2") == (run.optimiser.learning_rate == 0.1)
+        return 0.8 if better else (1.0 if run.seed == 0 else 0.1)
+
+    chosen = found.chosen(scores(found.runs, accuracy))
+    assert {(run.model["name"], run.optimiser.learning_rate, run.seed) for run in chosen} == {
+        ("gpt2", 0.1, 0), ("gpt2", 0.1, 1), ("kda", 0.2, 0), ("kda", 0.2, 1)
+    }  # fmt: skip
+
+
+def test_equal_accuracies_are_told_apart_by_loss(values):
+    found = sweep(values, choose={"optimiser.learning_rate": [0.1, 0.2]})
+    chosen = found.chosen(scores(found.runs, lambda run: 1.0, lambda run: 1 - run.optimiser.learning_rate))
+    assert [run.optimiser.learning_rate for run in chosen] == [0.2]
+
+
+def test_a_failed_candidate_is_out_and_a_failed_cell_has_none(values):
+    found = sweep(values, grid={"seed": [0, 1]}, choose={"optimiser.learning_rate": [0.1, 0.2]})
+    results = scores(found.runs, lambda run: run.optimiser.learning_rate)
+    best = next(run for run in found.runs if run.optimiser.learning_rate == 0.2)
+    results.pop(best.run_id)
+    assert {run.optimiser.learning_rate for run in found.chosen(results)} == {0.1}
+    assert found.chosen({}) == ()
+
+
+def test_pilot_seeds_choose_for_all_seeds(values):
+    found = sweep(values, grid={"seed": [0, 1, 2]}, choose={"optimiser.learning_rate": [0.1, 0.2]}, pilot_seeds=[0])
+    assert {run.seed for run in found.pilots} == {0}
+    assert found.expected == 2 + 3
+    chosen = found.chosen(scores(found.pilots, lambda run: run.optimiser.learning_rate))
+    assert [(run.seed, run.optimiser.learning_rate) for run in chosen] == [(0, 0.2), (1, 0.2), (2, 0.2)]
+
+
+def test_labels_say_what_differs(values):
+    found = sweep(values, grid={"optimiser.learning_rate": [0.1, 0.2]})
+    assert set(found.labels().values()) == {
+        "deltanet on key_overwrite, seed 0, learning_rate 0.1", "deltanet on key_overwrite, seed 0, learning_rate 0.2"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"gird": {}}, "did you mean 'grid'"),
+        ({"grid": {"seed": []}}, "at least one value"),
+        ({"grid": {"seed": 3}}, "must be a list"),
+        ({"grid": {"seed": "012"}}, "must be a list"),
+        ({"grid": {"model.widht": [8]}}, "did you mean 'width'"),
+        ({"grid": {"modle.width": [8]}}, "did you mean 'model'"),
+        ({"grid": {"seed.x": [8]}}, "seed is not a section"),
+        ({"list": {"seed": 1}}, "must be a list of mappings"),
+        ({"list": ["seed"]}, "must be a mapping"),
+        ({"random": {"cuont": 1}}, "did you mean 'count'"),
+        ({"random": {"fields": {"seed": {"intger": [0, 1]}}}}, "did you mean 'integer'"),
+        ({"random": {"fields": {"seed": {"integer": 3}}}}, "random.fields.seed"),
+        ({"random": {"fields": {"seed": {}}}}, "random.fields.seed"),
+        ({"pilot_seeds": [0]}, "without choose"),
+        ({"choose": {"optimiser.learning_rate": [0.1]}, "pilot_seeds": [7]}, "must be among"),
+        ({"base": []}, "must be a mapping"),
+        ({"base": {"model": {"name": "kda"}}}, "task.name is missing"),
+    ],
+)
+def test_errors_name_the_place(values, parts, words):
+    with pytest.raises(BadRequest, match=words) as error:
+        Sweep.from_dict({"name": "s", "base": {**values(), "seed": 0}, **parts})
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_none(tmp_path):
+    with pytest.raises(BadRequest, match="cannot read it"):
+        Sweep.from_yaml(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(BadRequest, match=r"list\.yaml: a sweep is a mapping"):
+        Sweep.from_yaml(tmp_path / "list.yaml")
+
+
+def test_a_sweep_is_named_after_its_file(values, tmp_path):
+    import yaml
+
+    (tmp_path / "overwriting.yaml").write_text(yaml.safe_dump({"base": values()}))
+    assert Sweep.from_yaml(tmp_path / "overwriting.yaml").name == "overwriting"
