@@ -1,0 +1,39 @@
+"""`mnemolab bench kernels`: the recurrence on one device, as tables or JSON."""
+
+import argparse
+import json
+from importlib import import_module
+from pathlib import Path
+
+SUMMARY = "the memory recurrence: time, ratios to attention and to the plain loop, chunk sizes, FLOPs"
+
+# device -> module with `measure(args) -> dict` and `show(result)`; it imports torch
+DEVICES = {
+    "cpu": "mnemolab.benchmarks.kernels_cpu",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=tuple(DEVICES), default="cpu")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
+    parser.add_argument("--repeats", type=int, default=15, help="interleaved rounds of each measurement (default 15)")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall",
+        help="wall seconds, or processor seconds of this process: steadier on a machine that others use",
+    )  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="small shapes, to see that everything runs")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="append the result to FILE as one JSON line")
+
+
+def run(args: argparse.Namespace) -> int:
+    module = import_module(DEVICES[args.device])
+    result = module.measure(args)
+    if args.save is not None:
+        args.save.parent.mkdir(parents=True, exist_ok=True)
+        with args.save.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result) + "\n")
+    if args.json:
+        print(json.dumps(result))
+    else:
+        module.show(result)
+    return 0
