@@ -14,9 +14,11 @@ sums, is the same number with cancellation: its relative error in float32 is 1 a
 import triton
 import triton.language as tl
 
-from mnemolab.kernels.triton.pairs import channel_factors, pair_gradients
+from mnemolab.kernels.triton.pairs import anchored_gradients, is_mild, split_gradients
 from mnemolab.kernels.triton.tiles import (
     GATE_FLOOR,
+    channel_sums,
+    exp,
     load_gate,
     load_rows,
     lower_mask,
@@ -39,7 +41,7 @@ def gradient_kernel(
     GV: tl.constexpr, RUN: tl.constexpr,
     DECAY: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, NORM: tl.constexpr,
     P_NATIVE: tl.constexpr, P_PAIR: tl.constexpr, P_SUM: tl.constexpr, P_GATE: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, V_STAGES: tl.constexpr,
 ):  # fmt: skip
     """GV is this kernel's tile of V; BV is the tile in which S, U, D and dU were stored. A program takes RUN chunks of
     one head, in a pipeline. Products take the tiles as they were stored (P_NATIVE): gradients are rounded anyway."""
@@ -69,7 +71,9 @@ def gradient_kernel(
             after = after[:, None]
         if DECAY == 2:
             g = tl.maximum(load_rows(g_ptr + token * K, t, d, H * K, T, K).to(tl.float32), GATE_FLOOR)
-            mild, upto, after, total, row, col = channel_factors(g, C, P_SUM)
+            G, after, total = channel_sums(g, C, P_SUM)
+            upto = exp(G, P_SUM)
+            after = exp(after, P_SUM)
         if ERASE:
             X = tl.load(square(X_ptr + chunk * (C * C), C))
         elif DECAY == 2:
@@ -110,7 +114,7 @@ def gradient_kernel(
             dL = tl.zeros((C, C), tl.float32)
         if DECAY:
             kept = tl.zeros((BK,), tl.float32)
-        for iv in tl.static_range(FV // GV):
+        for iv in tl.range(0, FV // GV, num_stages=V_STAGES):
             c = iv * GV + tl.arange(0, GV)
             # tile c // BV of the stored panels, column c % BV in it
             tile = (c // BV) * BV
@@ -190,18 +194,20 @@ def gradient_kernel(
         if DECAY == 2:
             if not ERASE:
                 dL = dA
-            pq, pk, pe, dg = pair_gradients(
-                q.to(tl.float32), k.to(tl.float32), e, g, dA, dL, mild, row, col, C, ERASE, P_PAIR, P_SUM, P_GATE
-            )
-            if ERASE:
-                de += pe
+            qf = q.to(tl.float32)
+            kf = k.to(tl.float32)
+            # wrote before row t; read at t or later
+            dg = mm(tl.where(strict_mask(C), 1.0, 0.0), wrote, P_GATE) + (kept * exp(total, P_SUM))[None, :]
+            dg += mm(tl.where(i[:, None] <= i[None, :], 1.0, 0.0), read, P_GATE)
+            if is_mild(total):
+                pq, pk, pe, pg = anchored_gradients(qf, kf, e, dA, dL, upto, exp(-G, P_SUM), C, ERASE, P_PAIR, P_GATE)
+            else:
+                pq, pk, pe, pg = split_gradients(qf, kf, e, g, dA, dL, C, ERASE, P_PAIR, P_SUM, P_GATE)
             dq += pq
             dk += pk
-            # wrote before row t; read at t or later
-            dg += mm(tl.where(strict_mask(C), 1.0, 0.0), wrote, P_GATE)
-            dg += mm(tl.where(i[:, None] <= i[None, :], 1.0, 0.0), read, P_GATE)
-            dg += (kept * total)[None, :]
-            store_rows(dg_ptr + token * K, dg, t, d, H * K, T, K)
+            if ERASE:
+                de += pe
+            store_rows(dg_ptr + token * K, dg + pg, t, d, H * K, T, K)
         else:
             kt = tl.trans(k)
             dA = tl.where(lower_mask(C), dA, 0.0)

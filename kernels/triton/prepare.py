@@ -12,15 +12,17 @@ instead of the first two factors.
 import triton
 import triton.language as tl
 
-from mnemolab.kernels.triton.pairs import channel_factors, pair_products
+from mnemolab.kernels.triton.pairs import anchored_products, is_mild, split_products
 from mnemolab.kernels.triton.tiles import (
     GATE_FLOOR,
+    channel_sums,
+    exp,
     load_gate,
     load_rows,
     lower_mask,
     mm,
     panel,
-    scalar_sums,
+    scalar_factors,
     square,
     strict_mask,
     unit_lower_inverse,
@@ -70,11 +72,15 @@ def prepare_kernel(
             g = tl.maximum(g, GATE_FLOOR)
             qf = q.to(tl.float32)
             kf = k.to(tl.float32)
-            mild, upto, after, total, row, col = channel_factors(g, C, P_SUM)
-            A, L = pair_products(qf, kf, e, g, mild, row, col, C, ERASE, P_PAIR, P_SUM)
+            G, after, total = channel_sums(g, C, P_SUM)
+            upto = exp(G, P_SUM)
             tl.store(panel(Q_ptr + chunk * (C * BK), C, BK), qf * upto)
-            tl.store(panel(K_ptr + chunk * (C * BK), C, BK), kf * after)
-            tl.store(G_ptr + chunk * BK + d, total)
+            tl.store(panel(K_ptr + chunk * (C * BK), C, BK), kf * exp(after, P_SUM))
+            tl.store(G_ptr + chunk * BK + d, exp(total, P_SUM))
+            if is_mild(total):
+                A, L = anchored_products(qf, kf, e, upto, exp(-G, P_SUM), C, ERASE, P_PAIR)
+            else:
+                A, L = split_products(qf, kf, e, g, C, ERASE, P_PAIR, P_SUM)
             e = e * upto
         else:
             kt = tl.trans(k)
@@ -85,15 +91,14 @@ def prepare_kernel(
                 L = tl.where(strict_mask(C), mm(e, kt, P_SMALL), 0.0)
             if DECAY == 1:
                 g = load_gate(g_ptr + token, t, H, T)
-                upto, after, decay = scalar_sums(g, C, P_SUM)
+                upto, after, total, decay = scalar_factors(g, C, P_SUM)
                 A *= decay
                 L *= decay
-                upto = tl.exp(upto)
                 e = e * upto[:, None]
                 at = G_ptr + chunk * (3 * C) + i
                 tl.store(at, upto)
-                tl.store(at + C, tl.exp(after))
-                tl.store(at + 2 * C, tl.exp(tl.sum(tl.maximum(g, GATE_FLOOR), axis=0)) + tl.zeros((C,), tl.float32))
+                tl.store(at + C, after)
+                tl.store(at + 2 * C, total + tl.zeros((C,), tl.float32))
         tl.store(square(A_ptr + chunk * (C * C), C), A)
         if ERASE:
             X = unit_lower_inverse(L, C, P_INVERSE)

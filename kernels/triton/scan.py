@@ -166,7 +166,7 @@ def run_backward(
         *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale,
         K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, GV=config.GV, RUN=config.run,
         DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize,
-        P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_GATE=P.gate, STAGES=config.chunk_stages,
+        P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_GATE=P.gate, STAGES=config.chunk_stages, V_STAGES=config.value_stages,
         num_warps=config.gradient_warps, num_stages=config.chunk_stages, maxnreg=config.registers,
     )  # fmt: skip
     return dq, dk, dv, dg, de, dw, ds0, dz0

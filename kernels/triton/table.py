@@ -43,6 +43,7 @@ class Config:
     gradient_warps: int
     recurrence_stages: int
     chunk_stages: int
+    value_stages: int
     run: int
     registers: int | None
     precision: Precision
@@ -72,4 +73,4 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
     heavy = 1 if wide <= 32 else 2 if wide <= 64 else 4 if wide <= 128 else 8
     tile = BK * BV
     recurrence = 1 if tile <= 1024 else 2 if tile <= 2048 else 4 if tile <= 8192 else 8
-    return Config(C, BV, GV, heavy, recurrence, heavy, 2, 1, 1, None, precision)
+    return Config(C, BV, GV, heavy, recurrence, heavy, 2, 1, 1, 1, None, precision)

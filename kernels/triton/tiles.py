@@ -21,6 +21,17 @@ def mm(a, b, P: tl.constexpr):
 
 
 @triton.jit
+def exp(x, P: tl.constexpr):
+    """exp(x). Where P is "bf16", one machine instruction that takes denormal results as 0: a quarter of the exact cost."""
+    if P == "bf16":
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * 1.4426950408889634], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.exp(x)
+
+
+@triton.jit
 def load_rows(base, t, d, stride_t, T, D):
     """Tile (C, BD) of rows t and channels d as stored; zero beyond T and D. `base` points to row 0 of the chunk."""
     i = tl.arange(0, t.shape[0])
@@ -78,8 +89,8 @@ def load_factors(base, C: tl.constexpr):
 def scalar_factors(g, C: tl.constexpr, P: tl.constexpr):
     """The same from the gates themselves, and the (C, C) decay between rows."""
     upto, after, decay = scalar_sums(g, C, P)
-    total = tl.exp(tl.sum(tl.maximum(g, GATE_FLOOR), axis=0))
-    return tl.exp(upto), tl.exp(after), total, decay
+    total = exp(tl.sum(tl.maximum(g, GATE_FLOOR), axis=0), P)
+    return exp(upto, P), exp(after, P), total, decay
 
 
 @triton.jit
@@ -111,15 +122,24 @@ def scalar_sums(g, C: tl.constexpr, P: tl.constexpr):
         upto = tl.sum(tl.where(low, g[None, :], 0.0), axis=1)
         after = tl.sum(tl.where(low, 0.0, g[None, :]), axis=1)
         between = mm(tl.where(low, 1.0, 0.0), tl.where(i[:, None] > i[None, :], g[:, None], 0.0), P)
-    decay = tl.where(low, tl.exp(tl.where(low, between, 0.0)), 0.0)
+    decay = tl.where(low, exp(tl.where(low, between, 0.0), P), 0.0)
     return upto, after, decay
 
 
 @triton.jit
 def channel_sums(g, C: tl.constexpr, P: tl.constexpr):
-    """From gates (C, BK), clamped by the caller: sums up to row i and sums after row i, each (C, BK)."""
+    """From gates (C, BK), clamped by the caller: sums up to row i, after row i, (C, BK) each, and of all rows (BK,).
+
+    As in `scalar_sums`, a difference serves where P is "bf16".
+    """
     i = tl.arange(0, C)
-    return masked_sum(i[:, None] >= i[None, :], g, P), masked_sum(i[:, None] < i[None, :], g, P)
+    upto = masked_sum(i[:, None] >= i[None, :], g, P)
+    total = tl.sum(g, axis=0)
+    if P == "bf16":
+        after = tl.minimum(total[None, :] - upto, 0.0)
+    else:
+        after = masked_sum(i[:, None] < i[None, :], g, P)
+    return upto, after, total
 
 
 @triton.jit
@@ -136,7 +156,7 @@ def split_decay(g, half, C: tl.constexpr, P: tl.constexpr):
     a = anchor[:, None]
     t = i[:, None]
     pick = (late & (s > a) & (s <= t)) | ((t < a) & (s > t) & (s <= a))
-    return tl.exp(masked_sum(pick, g, P))
+    return exp(masked_sum(pick, g, P), P)
 
 
 @triton.jit
