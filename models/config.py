@@ -174,7 +174,11 @@ class ModelConfig:
     residual: str = setting("add", "residual rule", choices=("add", "attention"))
     residual_block: int = setting(0, "sub-layers per block of attention residuals; 0 for about eight blocks", low=0)
     init: str = setting("scaled", "how matrices start", choices=("scaled", "normal", "uniform", "xavier"))
-    init_std: float = setting(0.02, "standard deviation of init='normal', and of embeddings", low=0.0)
+    init_std: float = setting(
+        0.0,
+        "standard deviation of init='normal' and of embeddings; 0 for 0.02, and width ** -0.5 where init='scaled'",
+        low=0.0,
+    )
     residual_init: bool = setting(True, "divide the start of matrices that write to the residual by sqrt(2 depth)")
     second: str = setting("", "stage whose mixer is the second kind of a hybrid")
     ratio: str = setting("1:0", "layers of the first mixer to layers of the second, repeated")
@@ -187,6 +191,11 @@ class ModelConfig:
         check(self)
         if self.mixers:
             layer_pattern(self.depth, self.ratio, self.extra)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation at the start of embeddings, and of matrices where init='normal'."""
+        return self.init_std or (self.width**-0.5 if self.init == "scaled" else 0.02)
 
     @property
     def pattern(self) -> tuple[int, ...]:
