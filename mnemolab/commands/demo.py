@@ -18,7 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", default="demo", help="runs and report go below it (default: demo)")
     parser.add_argument("--workers", type=int, metavar="N", help="runs at a time (default: one a core)")
     parser.add_argument(
-        "--minutes", type=float, default=4.0, metavar="M", help="training time that the second task may fill (default: 4)"
+        "--minutes",
+        type=float,
+        default=4.0,
+        metavar="M",
+        help="training time that the second task may fill (default: 4)",
     )
 
 
