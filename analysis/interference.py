@@ -11,9 +11,43 @@ import numpy as np
 import pandas as pd
 
 from mnemolab.analysis.cells import curve
+from mnemolab.analysis.indices import contrast, index, release, slope
+from mnemolab.analysis.paradigms import (
+    directed_forgetting,
+    fan,
+    latest_only,
+    load_interference,
+    output_interference,
+    proactive,
+    release_from_interference,
+    retroactive,
+    serial_position,
+    spacing,
+    version_slope,
+)
 from mnemolab.analysis.records import require
 
-__all__ = ["CLASSES", "accuracy_by_versions", "intrusions", "stale_ages", "stale_new_ratio"]
+__all__ = [
+    "CLASSES",
+    "accuracy_by_versions",
+    "contrast",
+    "directed_forgetting",
+    "fan",
+    "index",
+    "intrusions",
+    "load_interference",
+    "output_interference",
+    "proactive",
+    "release",
+    "release_from_interference",
+    "retroactive",
+    "serial_position",
+    "slope",
+    "spacing",
+    "stale_ages",
+    "stale_new_ratio",
+    "version_slope",
+]
 
 # In the order of `mnemolab.tasks.outcomes.OUTCOMES`.
 CLASSES = ("correct", "stale", "other_key", "absent", "invalid")
@@ -37,8 +71,8 @@ def intrusions(
 
     Columns `by`, axis, outcome, mean, low, high, runs, queries, chance, excess, excess_low, excess_high.
     """
-    require(records, ["outcome", "version", "chance"], "intrusions")
-    frame = _with_versions(records)
+    require(records, ["outcome", "n_stale", "chance"], "intrusions")
+    frame = _with_versions(records) if axis == "versions" else records
     frames = []
     for name in CLASSES:
         share = (frame["outcome"] == name).to_numpy(dtype=float)
@@ -54,7 +88,8 @@ def stale_ages(
     Only queries whose key has a value of that age count, so each age has the same chance to intrude.
     """
     require(records, ["stale_age", "n_stale", "chance"], "intrusions by age")
-    deepest = int(records["n_stale"].max()) if oldest is None else oldest
+    records = latest_only(records)
+    deepest = int(records["n_stale"].max() if len(records) else 0) if oldest is None else oldest
     frames = []
     for age in range(1, deepest + 1):
         frame = records[records["n_stale"].to_numpy() >= age]
@@ -85,8 +120,11 @@ def stale_new_ratio(
 
 
 def _with_versions(records: pd.DataFrame) -> pd.DataFrame:
+    """Queries for the latest value, with `versions`."""
     require(records, ["version"], "versions")
-    return records if "versions" in records else records.assign(versions=records["version"] + 1)
+    frame = latest_only(records)
+    require(frame, [], "versions (no query asks for the latest value of its key)")
+    return frame if "versions" in frame else frame.assign(versions=frame["version"] + 1)
 
 
 def _chance_of(frame: pd.DataFrame, outcome: str) -> np.ndarray:

@@ -107,7 +107,8 @@ def load_records(paths: _Paths, columns: Iterable[str] | None = None) -> pd.Data
     """One row a test query of every finished run at or below `paths`, with RUN_COLUMNS and the task fields that vary.
 
     `columns` limits what is read from records.parquet (RUN_COLUMNS are always there). `condition` becomes a name where the
-    task is known. Raises BadRequest when a path is missing or holds no finished run.
+    task is known; a query column that bears the name of a run column (the needle's `depth`) becomes `query_depth`. Raises
+    BadRequest when a path is missing or holds no finished run.
     """
     return _records(load_runs(paths), columns)
 
@@ -125,8 +126,8 @@ def _records(runs: pd.DataFrame, columns: Iterable[str] | None = None) -> pd.Dat
             raise BadRequest(f"{file}: missing, though the run is finished; train it again with the same --out")
         table = _small(pq.read_table(file, columns=list(columns) if columns is not None else None))
         for name in (*RUN_COLUMNS, *varying):
-            if name in table.column_names:
-                table = table.drop_columns(name)
+            if name in table.column_names:  # a query column of that name, as the needle's depth
+                table = table.rename_columns({name: f"query_{name}"})
             table = table.append_column(name, _constant(run[name], table.num_rows))
         tables.append(table)
     if not tables:

@@ -37,6 +37,8 @@ def curve(
 
     Intervals are 95% over runs and sequences (`analysis.cells.curve`). Raises BadRequest when columns are missing.
     """
+    require(records, [axis, "correct"], f"retention against {axis}")
+    records = records[records[axis].to_numpy() >= 0]  # -1: this query has no such thing, as when the answer is NONE
     out = _curve(records, axis, "correct", by, bins, seed=seed)
     on = [*by, axis]
     if "chance" in records:

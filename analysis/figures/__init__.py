@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from mnemolab.analysis.figures.plot import Saved as Saved
     from mnemolab.analysis.figures.plot import save as save
 
-_BEHAVIOUR = "mnemolab.analysis.figures.behaviour"
+_ROOM = "mnemolab.analysis.figures"
+_BEHAVIOUR = f"{_ROOM}.behaviour"
 FIGURES = Registry(
     "figure",
     {
@@ -22,6 +23,14 @@ FIGURES = Registry(
         "retention": Entry(f"{_BEHAVIOUR}:retention_by_lag", "accuracy against lag"),
         "learning": Entry(f"{_BEHAVIOUR}:learning_curves", "validation accuracy against training step"),
         "answers": Entry(f"{_BEHAVIOUR}:answers_by_class", "what was answered: right, stale, another key's, absent"),
+        "interference": Entry(
+            f"{_ROOM}.indices:interference_indices", "proactive and retroactive indices against controls"
+        ),
+        "release": Entry(f"{_ROOM}.indices:release_bars", "release from proactive interference at a shift of topic"),
+        "fits": Entry(f"{_ROOM}.fits:retention_with_fits", "retention with the fitted forgetting curves"),
+        "frontier": Entry(f"{_ROOM}.sweeps:state_frontier", "accuracy against size of state"),
+        "learning-rate": Entry(f"{_ROOM}.sweeps:learning_rate_robustness", "accuracy against learning rate"),
+        "needle": Entry(f"{_ROOM}.sweeps:needle_map", "accuracy by length and depth of the needle"),
         "query-order": Entry(f"{_BEHAVIOUR}:query_order", "accuracy against queries asked before (sequential scoring)"),
     },
 )

@@ -1,23 +1,40 @@
 """Figures of what models answer: retention, versions, intrusions, learning."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from mnemolab.analysis import interference, retention
 from mnemolab.analysis.cells import curve
-from mnemolab.analysis.figures.draw import chance_line, intervals, ordered, unit_axis, words
+from mnemolab.analysis.figures.draw import (
+    chance_line,
+    extremes,
+    intervals,
+    log_if_wide,
+    ordered,
+    runs_said,
+    some,
+    tasks_with,
+    unit_axis,
+    words,
+)
 from mnemolab.analysis.figures.plot import NotApplicable, Plot
 from mnemolab.analysis.records import Study
 from mnemolab.analysis.style import COLUMN, PAGE, canvas, label, legend_above, look, paper
 
-__all__ = ["accuracy_by_versions", "intrusions_by_age", "learning_curves", "retention_by_lag"]
+__all__ = [
+    "accuracy_by_versions",
+    "answers_by_class",
+    "intrusions_by_age",
+    "learning_curves",
+    "query_order",
+    "retention_by_lag",
+]
 
 
 def accuracy_by_versions(study: Study) -> list[Plot]:
     """Accuracy (left) and share of stale answers (right) against the number of versions, one plot a task with versions."""
     plots = []
-    for task, records in _tasks(study, "version"):
+    for task, records in tasks_with(study, "version"):
         if records["version"].nunique() < 2:
             continue
         right = interference.accuracy_by_versions(records)
@@ -41,26 +58,26 @@ def accuracy_by_versions(study: Study) -> list[Plot]:
             legend_above(figure, left)
         data = pd.concat([right.assign(panel="accuracy"), stale.assign(panel="stale")], ignore_index=True)
         most = right["versions"].max()
-        seen = _extremes(stale[stale["versions"] == most], f"stale answers at {int(most)} versions")
+        seen = extremes(stale[stale["versions"] == most], f"stale answers at {int(most)} versions")
         plots.append(
             Plot(
                 f"versions-{task}",
                 f"Accuracy and stale answers against versions ({task})",
                 "Each key is bound 1 to "
-                f"{int(most)} times; the latest value is asked. Mean over {_runs(right)}; bars: 95% intervals over "
+                f"{int(most)} times; the latest value is asked. Mean over {runs_said(right)}; bars: 95% intervals over "
                 "runs and sequences. Dashed: guessing among the values presented.",
                 f"Two panels against versions of the key. {seen}",
                 figure,
                 data,
             )
         )
-    return _some(plots, "accuracy by versions: no task here has keys with several versions")
+    return some(plots, "accuracy by versions: no task here has keys with several versions")
 
 
 def intrusions_by_age(study: Study) -> list[Plot]:
     """Stale answers by how many versions back they were right, against guessing."""
     plots = []
-    for task, records in _tasks(study, "stale_age", "n_stale"):
+    for task, records in tasks_with(study, "stale_age", "n_stale"):
         if int(records["n_stale"].max()) < 1:
             continue
         ages = interference.stale_ages(records)
@@ -80,19 +97,19 @@ def intrusions_by_age(study: Study) -> list[Plot]:
                 f"intrusions-{task}",
                 f"Intrusions by age ({task})",
                 "Share of queries answered with the value that the key had so many versions ago, among queries whose key has "
-                f"one. Mean over {_runs(ages)}; bars: 95% intervals over runs and sequences. Dashed: guessing.",
-                f"Share of stale answers against age. {_extremes(ages[ages['age'] == 1], 'answers one version old')}",
+                f"one. Mean over {runs_said(ages)}; bars: 95% intervals over runs and sequences. Dashed: guessing.",
+                f"Share of stale answers against age. {extremes(ages[ages['age'] == 1], 'answers one version old')}",
                 figure,
                 ages,
             )
         )
-    return _some(plots, "intrusions by age: no query here asks for a key that was overwritten")
+    return some(plots, "intrusions by age: no query here asks for a key that was overwritten")
 
 
 def retention_by_lag(study: Study, axis: str = "lag_tokens") -> list[Plot]:
     """Accuracy against lag, one plot a task."""
     plots = []
-    for task, records in _tasks(study, axis):
+    for task, records in tasks_with(study, axis):
         if records[axis].nunique() < 2:
             continue
         frame = retention.curve(records, axis, bins=10)
@@ -103,7 +120,7 @@ def retention_by_lag(study: Study, axis: str = "lag_tokens") -> list[Plot]:
             intervals(axes, frame, axis, looks)
             unit_axis(axes)
             axes.set_xlabel(words(axis))
-            _log_if_wide(axes, frame[axis].to_numpy(float))
+            log_if_wide(axes, frame[axis].to_numpy(float))
             axes.set_title("Retention")
             legend_above(figure, axes)
         far = frame[frame[axis] >= frame[axis].max() * 0.8]
@@ -111,14 +128,14 @@ def retention_by_lag(study: Study, axis: str = "lag_tokens") -> list[Plot]:
             Plot(
                 f"retention-{axis.replace('_', '-')}-{task}",
                 f"Retention by {words(axis).partition(' (')[0]} ({task})",
-                f"Accuracy by {words(axis)}; cells hold about equal numbers of queries. Mean over {_runs(frame)}; intervals: "
+                f"Accuracy by {words(axis)}; cells hold about equal numbers of queries. Mean over {runs_said(frame)}; intervals: "
                 "95% over runs and sequences. Dashed: guessing among the values presented.",
-                f"Accuracy against lag. {_extremes(far, 'accuracy at the longest lags')}",
+                f"Accuracy against lag. {extremes(far, 'accuracy at the longest lags')}",
                 figure,
                 frame,
             )
         )
-    return _some(plots, f"retention: no task here varies {axis}")
+    return some(plots, f"retention: no task here varies {axis}")
 
 
 def learning_curves(study: Study) -> list[Plot]:
@@ -152,19 +169,19 @@ def learning_curves(study: Study) -> list[Plot]:
             Plot(
                 f"learning-{task}",
                 f"Learning curves ({task})",
-                f"Accuracy on the validation stream during training. Thin: single runs; thick: mean over {_runs(mean)}.",
-                f"Validation accuracy against training step. {_extremes(last, 'final accuracy')}",
+                f"Accuracy on the validation stream during training. Thin: single runs; thick: mean over {runs_said(mean)}.",
+                f"Validation accuracy against training step. {extremes(last, 'final accuracy')}",
                 figure,
                 mean,
             )
         )
-    return _some(plots, "learning curves: no validation rows in metrics.jsonl")
+    return some(plots, "learning curves: no validation rows in metrics.jsonl")
 
 
 def answers_by_class(study: Study) -> list[Plot]:
     """Stacked shares of answer classes, one bar an arm."""
     plots = []
-    for task, records in _tasks(study, "outcome"):
+    for task, records in tasks_with(study, "outcome"):
         shares = interference.intrusions(records, axis=None)
         looks = look(shares["arm"])
         fills = dict(zip(interference.CLASSES, ["#d9d9d9", "#d55e00", "#0072b2", "#cc79a7", "#000000"], strict=True))
@@ -189,13 +206,13 @@ def answers_by_class(study: Study) -> list[Plot]:
                 f"answers-{task}",
                 f"What was answered ({task})",
                 "Answers by class: right; stale (a value that the key had before); a value of another key; a value never "
-                f"presented; no value at all. Mean over {_runs(shares)}.",
-                f"Stacked bars of answer classes. {_extremes(shares[shares['outcome'] == 'correct'], 'right answers')}",
+                f"presented; no value at all. Mean over {runs_said(shares)}.",
+                f"Stacked bars of answer classes. {extremes(shares[shares['outcome'] == 'correct'], 'right answers')}",
                 figure,
                 shares,
             )
         )
-    return _some(plots, "answers by class: the records lack outcomes")
+    return some(plots, "answers by class: the records lack outcomes")
 
 
 def query_order(study: Study) -> list[Plot]:
@@ -214,46 +231,7 @@ def query_order(study: Study) -> list[Plot]:
             axes.set_xlabel(words("query_index"))
             axes.set_title("Output interference")
             legend_above(figure, axes)
-        seen = _extremes(frame[frame["query_index"] == frame["query_index"].max()], "accuracy of the last query")
-        caption = f"Accuracy by queries asked before, each of which the model also read. Mean over {_runs(frame)}."
+        seen = extremes(frame[frame["query_index"] == frame["query_index"].max()], "accuracy of the last query")
+        caption = f"Accuracy by queries asked before, each of which the model also read. Mean over {runs_said(frame)}."
         plots.append(Plot(f"query-order-{task}", f"Output interference ({task})", caption, seen, figure, frame))
-    return _some(plots, "output interference: no run here was scored sequentially")
-
-
-def _tasks(study: Study, *columns: str):
-    """(task, its records) for tasks whose records have `columns`; raises NotApplicable when the table lacks them."""
-    missing = [c for c in columns if c not in study.records]
-    if missing:
-        raise NotApplicable(f"the records lack the column {', '.join(missing)}")
-    for task, records in study.records.groupby("task", sort=True, observed=True):
-        good = records[columns[0]].notna()
-        if good.any():
-            yield str(task), records if good.all() else records[good]
-
-
-def _some(plots: list[Plot], why: str) -> list[Plot]:
-    if not plots:
-        raise NotApplicable(why)
-    return plots
-
-
-def _runs(frame: pd.DataFrame) -> str:
-    low, high = int(frame["runs"].min()), int(frame["runs"].max())
-    return f"{high} run{'s' if high > 1 else ''} per model" if low == high else f"{low} to {high} runs per model"
-
-
-def _extremes(frame: pd.DataFrame, what: str) -> str:
-    """One sentence for the alternative text: who has the most and who the least."""
-    mean = frame.groupby("arm", observed=True)["mean"].mean().sort_values()
-    if mean.empty:
-        return ""
-    most, least = mean.index[-1], mean.index[0]
-    if most == least:
-        return f"{label(str(most))}: {what} {mean.iloc[-1]:.2f}."
-    return f"Most {what}: {label(str(most))}, {mean.iloc[-1]:.2f}; least: {label(str(least))}, {mean.iloc[0]:.2f}."
-
-
-def _log_if_wide(axes, x: np.ndarray) -> None:
-    if x.min() > 0 and x.max() / x.min() > 30:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    return some(plots, "output interference: no run here was scored sequentially")

@@ -7,9 +7,23 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from mnemolab.analysis.figures.plot import NotApplicable, Plot
+from mnemolab.analysis.records import Study
 from mnemolab.analysis.style import Look, label
 
-__all__ = ["band", "chance_line", "intervals", "ordered", "unit_axis", "words"]
+__all__ = [
+    "band",
+    "chance_line",
+    "extremes",
+    "intervals",
+    "log_if_wide",
+    "ordered",
+    "runs_said",
+    "some",
+    "tasks_with",
+    "unit_axis",
+    "words",
+]
 
 _WORDS = {
     "lag_tokens": "lag (tokens since the write)",
@@ -108,3 +122,45 @@ def unit_axis(axes: Axes, name: str = "accuracy") -> None:
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     axes.set_yticklabels(["0", ".25", ".5", ".75", "1"])
     axes.set_ylabel(name)
+
+
+def tasks_with(study: Study, *columns: str):
+    """(task, its records) for tasks whose records have `columns`; raises NotApplicable when the table lacks them."""
+    missing = [c for c in columns if c not in study.records]
+    if missing:
+        raise NotApplicable(f"the records lack the column {', '.join(missing)}")
+    for task, records in study.records.groupby("task", sort=True, observed=True):
+        good = records[columns[0]].notna()
+        if good.any():
+            yield str(task), records if good.all() else records[good]
+
+
+def some(plots: list[Plot], why: str) -> list[Plot]:
+    """`plots`, or NotApplicable with the reason when there are none."""
+    if not plots:
+        raise NotApplicable(why)
+    return plots
+
+
+def runs_said(frame: pd.DataFrame) -> str:
+    """How many runs stand behind a curve, in words."""
+    low, high = int(frame["runs"].min()), int(frame["runs"].max())
+    return f"{high} run{'s' if high > 1 else ''} per model" if low == high else f"{low} to {high} runs per model"
+
+
+def extremes(frame: pd.DataFrame, what: str) -> str:
+    """One sentence for the alternative text: who has the most and who the least."""
+    mean = frame.groupby("arm", observed=True)["mean"].mean().sort_values()
+    if mean.empty:
+        return ""
+    most, least = mean.index[-1], mean.index[0]
+    if most == least:
+        return f"{label(str(most))}: {what} {mean.iloc[-1]:.2f}."
+    return f"Most {what}: {label(str(most))}, {mean.iloc[-1]:.2f}; least: {label(str(least))}, {mean.iloc[0]:.2f}."
+
+
+def log_if_wide(axes: Axes, x: np.ndarray) -> None:
+    """A log2 x axis, with plain numbers, when x spans more than a factor 30."""
+    if x.min() > 0 and x.max() / x.min() > 30:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -1,0 +1,145 @@
+"""Figures over a sweep's factors: size of state, learning rate, length and depth."""
+
+import numpy as np
+import pandas as pd
+
+from mnemolab.analysis.cells import curve
+from mnemolab.analysis.figures.draw import extremes, intervals, ordered, runs_said, some, tasks_with, unit_axis
+from mnemolab.analysis.figures.plot import Plot
+from mnemolab.analysis.records import Study
+from mnemolab.analysis.statistics import mean_interval
+from mnemolab.analysis.style import COLUMN, PAGE, canvas, label, legend_above, look, paper
+
+__all__ = ["learning_rate_robustness", "needle_map", "state_frontier"]
+
+
+def state_frontier(study: Study) -> list[Plot]:
+    """Test accuracy against floating-point elements of state, one line a stage (Zoology's frontier)."""
+    runs = study.runs
+    if "state_elements" not in runs or "test.accuracy" not in runs:
+        return some([], "frontier: the results lack state_elements or test accuracy")
+    plots = []
+    for task, frame in runs.dropna(subset=["test.accuracy", "state_elements"]).groupby("task"):
+        if frame["state_elements"].nunique() < 2 or frame["arm"].nunique() < 2:
+            continue
+        table = _means(frame, ["stage", "state_elements"])
+        looks = look(table["stage"])
+        with paper():
+            figure, axes = canvas(COLUMN, 2.6)
+            for stage, rows, style in ordered(table, looks, "stage"):
+                error = np.stack([rows["mean"] - rows["low"], rows["high"] - rows["mean"]])
+                axes.errorbar(
+                    rows["state_elements"], rows["mean"], yerr=np.maximum(error, 0), elinewidth=0.8, capsize=1.6,
+                    **style.line(label=label(stage)),
+                )  # fmt: skip
+            axes.set_xscale("log", base=2)
+            unit_axis(axes, "test accuracy")
+            axes.set_xlabel("state (elements after the whole sequence)")
+            axes.set_title("State against recall")
+            legend_above(figure, axes)
+        caption = (
+            f"Test accuracy against the size of the state. Mean over {runs_said(table)}; bars: 95% intervals over runs."
+        )
+        table = table.rename(columns={"stage": "arm"})
+        alt = f"Accuracy against size of state. {extremes(table, 'accuracy')}"
+        plots.append(Plot(f"frontier-{task}", f"State against recall ({task})", caption, alt, figure, table))
+    return some(plots, "frontier: the runs of a task differ neither in model nor in state")
+
+
+def learning_rate_robustness(study: Study) -> list[Plot]:
+    """Accuracy against learning rate: how wide the window is in which each stage works."""
+    runs, column = study.runs, "optimiser.learning_rate"
+    name = "validation.accuracy" if "validation.accuracy" in study.runs else "test.accuracy"
+    if column not in runs or name not in runs:
+        return some([], "learning rate: the configs lack a learning rate, or the results an accuracy")
+    plots = []
+    for task, frame in runs.dropna(subset=[name]).groupby("task"):
+        if frame.groupby("stage")[column].nunique().max() < 3:
+            continue
+        table = _means(frame, ["stage", column], name)
+        looks = look(table["stage"])
+        with paper():
+            figure, axes = canvas(COLUMN, 2.6)
+            intervals(axes, table.rename(columns={"stage": "arm"}), column, looks)
+            axes.set_xscale("log")
+            unit_axis(axes, name.replace(".", " "))
+            axes.set_xlabel("learning rate")
+            axes.set_title("Robustness to learning rate")
+            legend_above(figure, axes)
+        caption = f"Accuracy by learning rate. Mean over {runs_said(table)}; bars: 95% intervals over runs."
+        table = table.rename(columns={"stage": "arm"})
+        alt = f"Accuracy against learning rate. {extremes(table, 'mean accuracy')}"
+        plots.append(
+            Plot(f"learning-rate-{task}", f"Robustness to learning rate ({task})", caption, alt, figure, table)
+        )
+    return some(plots, "learning rate: no stage was trained at 3 or more of them")
+
+
+def needle_map(study: Study) -> list[Plot]:
+    """Accuracy by length (across) and depth of the needle (down), one panel a model."""
+    plots = []
+    for task, records in tasks_with(study, "query_depth"):
+        if task != "needle":
+            continue
+        lengths = "task.length" if "task.length" in records else None
+        by = ["arm", *([lengths] if lengths else [])]
+        table = curve(records, "query_depth", by=by, draws=200).rename(columns={"query_depth": "depth"})
+        table["length"] = table[lengths] if lengths else 0
+        looks = look(table["arm"])
+        columns = min(4, len(looks))
+        rows = -(-len(looks) // columns)
+        with paper():
+            figure, axes = canvas(
+                PAGE if columns > 1 else COLUMN,
+                0.6 + 1.5 * rows,
+                rows,
+                columns,
+                squeeze=False,
+                sharex=True,
+                sharey=True,
+            )
+            images = []
+            for ax in axes.ravel()[len(looks) :]:
+                ax.set_visible(False)
+            for ax, arm in zip(axes.ravel(), looks, strict=False):
+                grid = table[table["arm"] == arm].pivot_table(index="depth", columns="length", values="mean")
+                images.append(ax.imshow(grid, vmin=0, vmax=1, cmap="cividis", aspect="auto", origin="upper"))
+                ax.grid(visible=False)
+                ax.set_title(label(arm))
+                ax.set_xticks(range(grid.shape[1]), [f"{v:g}" for v in grid.columns])
+                ax.set_yticks(range(grid.shape[0]), [f"{v:.0f}" for v in grid.index])
+                for (y, x), value in np.ndenumerate(grid.to_numpy()):
+                    ax.text(
+                        x,
+                        y,
+                        f"{value:.2f}",
+                        ha="center",
+                        va="center",
+                        fontsize=6,
+                        color="white" if value < 0.5 else "black",
+                    )
+            for ax in axes[:, 0]:
+                ax.set_ylabel("depth (%)")
+            for ax in axes[-1]:
+                ax.set_xlabel("length (tokens)" if lengths else "")
+            figure.colorbar(images[0], ax=axes, label="accuracy", fraction=0.03, pad=0.02)
+        plots.append(
+            Plot(
+                f"needle-map-{task}",
+                f"Needle by length and depth ({task})",
+                f"Accuracy by length of the sequence and depth of the needle (0: at the start). Mean over {runs_said(table)}.",
+                f"One map a model. {extremes(table, 'accuracy')}",
+                figure,
+                table,
+            )
+        )
+    return some(plots, "needle map: no needle task here")
+
+
+def _means(frame: pd.DataFrame, by: list[str], value: str = "test.accuracy") -> pd.DataFrame:
+    rows = []
+    for key, group in frame.groupby(by):
+        mean, low, high = mean_interval(pd.to_numeric(group[value]))
+        where = dict(zip(by, key if isinstance(key, tuple) else (key,), strict=True))
+        rows.append({**where, "mean": mean, "low": low, "high": high, "runs": len(group)})
+    return pd.DataFrame(rows)
