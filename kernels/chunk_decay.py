@@ -15,8 +15,10 @@ from torch import Tensor
 
 __all__ = ["ChannelDecay", "ScalarDecay", "decay_of", "through_states"]
 
-# cotangents of q, e (None without erase), k, log_decay (None without decay)
-PairGrads = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
+# A (M,C,C) and the factors dO, dE, R (M,C,V) of its cotangent dA = lower(dO R^T) and of dT = strict(dE R^T)
+PairFactors = tuple[Tensor, Tensor, Tensor | None, Tensor]
+# cotangents of q, e (None without erase) and k
+PairGrads = tuple[Tensor, Tensor | None, Tensor]
 
 
 def block_sizes(C: int) -> list[int]:
@@ -106,21 +108,22 @@ class ScalarDecay:
         T = torch.bmm(e, k.mT).mul_(self.weight)
         return A, [below_diagonal(T, h).reshape(-1, h, h) for h in block_sizes(q.shape[1])]
 
-    def pairs_grad(self, q: Tensor, e: Tensor | None, k: Tensor, dO: Tensor, dE: Tensor | None, R: Tensor) -> PairGrads:
-        """Cotangents given dA = lower(dO R^T) and dT = strict(dE R^T); dO, dE, R (M,C,V)."""
-        dA = torch.bmm(dO, R.mT).mul_(self.weight)
-        dq, dk = torch.bmm(dA, k), torch.bmm(dA.mT, q)
-        de = dT = None
-        if e is not None and dE is not None:
+    def pairs_grad(self, q: Tensor, e: Tensor | None, k: Tensor, pairs: PairFactors, grads: PairGrads) -> Tensor | None:
+        """Adds to the cotangents of q, e and k; returns that of log_decay (M,C,1), None without decay."""
+        A, dO, dE, R = pairs
+        dq, de, dk = grads
+        dA = torch.bmm(dO, R.mT)
+        inside = dA * A if self.head is not None else None
+        dA.mul_(self.weight)
+        dq.baddbmm_(dA, k)
+        dk.baddbmm_(dA.mT, q)
+        if e is not None and dE is not None and de is not None:
             dT = torch.bmm(dE, R.mT).mul_(self.strict)
-            de = torch.bmm(dT, k)
+            de.baddbmm_(dT, k)
             dk.baddbmm_(dT.mT, e)
-        if self.head is None:
-            return dq, de, dk, None
-        inside = dA.mul_(torch.bmm(q, k.mT))
-        if e is not None and dT is not None:
-            inside.addcmul_(dT, torch.bmm(e, k.mT))
-        return dq, de, dk, later_rows(inside).mul_(self.below).sum(-1, keepdim=True)
+            if inside is not None:
+                inside.addcmul_(dT, torch.bmm(e, k.mT))
+        return None if inside is None else later_rows(inside).mul_(self.below).sum(-1, keepdim=True)
 
 
 class ChannelDecay:
@@ -157,28 +160,36 @@ class ChannelDecay:
                 blocks.append(torch.bmm(halves(e, h)[1] * head2, right))
         return A, blocks
 
-    def pairs_grad(self, q: Tensor, e: Tensor | None, k: Tensor, dO: Tensor, dE: Tensor | None, R: Tensor) -> PairGrads:
-        """Cotangents given dA = lower(dO R^T) and dT = strict(dE R^T); dO, dE, R (M,C,V)."""
+    def pairs_grad(self, q: Tensor, e: Tensor | None, k: Tensor, pairs: PairFactors, grads: PairGrads) -> Tensor:
+        """Adds to the cotangents of q, e and k; returns that of log_decay (M,C,K)."""
+        _, dO, dE, R = pairs
+        dq, de, dk = grads
         same = (dO * R).sum(-1, keepdim=True)
-        dq, dk, dl = same * k, same * q, torch.zeros_like(k)
-        de = None if e is None else torch.zeros_like(k)
+        dq.addcmul_(same, k)
+        dk.addcmul_(same, q)
+        dl = torch.zeros_like(k)
         for h, head2, tail1 in self.levels:
             right = halves(k, h)[0] * tail1
             left = halves(q, h)[1] * head2
             dA = torch.bmm(halves(dO, h)[1], halves(R, h)[0].mT)
-            dleft, dright = torch.bmm(dA, right), torch.bmm(dA.mT, left)
+            dleft, dright = _product(dA, right), _product(dA.mT, left)
             halves(dq, h)[1].addcmul_(dleft, head2)
             rows = dleft.mul_(left)
             if e is not None and de is not None and dE is not None:
                 left = halves(e, h)[1] * head2
                 dT = torch.bmm(halves(dE, h)[1], halves(R, h)[0].mT)
-                dleft = torch.bmm(dT, right)
-                dright.baddbmm_(dT.mT, left)
+                dleft = _product(dT, right)
+                dright.add_(_product(dT.mT, left))
                 halves(de, h)[1].addcmul_(dleft, head2)
                 rows.addcmul_(dleft, left)
             halves(dk, h)[0].addcmul_(dright, tail1)
             dl1, dl2 = halves(dl, h)
-            dl2.add_(later_rows(rows))
+            dl2.add_(later_rows(rows) if h > 1 else rows)
             if h > 1:
                 dl1.add_(earlier_rows(dright.mul_(right)))
-        return dq, de, dk, dl
+        return dl
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix products; 1 x 1 matrices as what they are."""
+    return a * b if a.shape[-1] == a.shape[-2] == 1 else torch.bmm(a, b)

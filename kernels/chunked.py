@@ -26,6 +26,10 @@ from mnemolab.kernels.operands import Operands, State, with_denominator
 __all__ = ["default_chunk_size", "scan", "step", "supports"]
 
 
+# elements of one operand that are worked on at once on a CPU: about 20 such tensors are alive
+_ELEMENTS_TOGETHER = 1 << 18
+
+
 def supports(operands: Operands) -> str | None:
     """None: every operand that passed the boundary, on every device."""
     return None
@@ -47,15 +51,20 @@ def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, Sta
 
 
 def _scan(operands: Operands, chunk_size: int | None) -> tuple[Tensor, Tensor]:
-    _, T, _, K, V = operands.sizes
-    return _Chunked.apply(  # type: ignore[return-value]
+    B, T, H, K, V = operands.sizes
+    C = chunk_size or default_chunk_size(T, K, V)
+    tensors = (
         operands.q, operands.k, operands.v, operands.log_decay, operands.erase, operands.write, operands.first_state(),
-        operands.scale, chunk_size or default_chunk_size(T, K, V),
     )  # fmt: skip
-
-
-def _times(x: Tensor, factor: Tensor | None) -> Tensor:
-    return x if factor is None else x * factor
+    together = max(1, _ELEMENTS_TOGETHER // max(1, T * H * max(K, V)))
+    if operands.device.type != "cpu" or together >= B:
+        return _Chunked.apply(*tensors, operands.scale, C)  # type: ignore[return-value]
+    # sequences are independent: a few at a time stay in the cache
+    size = -(-B // -(-B // together))
+    parts = zip(*([None] * -(-B // size) if x is None else x.split(size) for x in tensors), strict=True)
+    results = [_Chunked.apply(*part, operands.scale, C) for part in parts]
+    o, states = zip(*results, strict=True)  # type: ignore[arg-type]
+    return torch.cat(o), torch.cat(states)
 
 
 class _Chunked(torch.autograd.Function):
@@ -71,6 +80,10 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, do, dstate):
         with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
             return (*_backward(ctx, do, dstate), None, None)
+
+
+def _times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
 
 
 def _forward(ctx: Any, q, k, v, log_decay, erase, write, state, scale: float, C: int) -> tuple[Tensor, Tensor]:
@@ -129,19 +142,21 @@ def _backward(ctx: Any, do: Tensor | None, dstate: Tensor | None) -> list[Tensor
     starts, ends = states[:-1].flatten(0, 1), dstates.flatten(0, 1)
     dz = dR.baddbmm_(Kend, ends) if X is None else torch.bmm(X.mT, dR)
     dE = None if X is None else dz.neg()
-    dq, de, dk, dl = decay.pairs_grad(qt, et, kt, dO, dE, R)
-    # the parts that pass through a state: the chunk's first for the reads, its last for the write
-    dQd, dKend = torch.bmm(dO, starts.mT), torch.bmm(R, ends.mT)
-    dEd = None if dE is None else torch.bmm(dE, starts.mT)
-    dq.add_(_times(dQd, decay.head))
-    dk.add_(_times(dKend, decay.tail))
-    if de is not None and dEd is not None:
-        de.add_(_times(dEd, decay.head))
-    if dl is not None and decay.whole is not None:
-        rows = dQd.mul_(Qd)
-        if et is not None and dEd is not None:
-            rows.addcmul_(dEd, _times(et, decay.head))
-        dl.add_(through_states(decay.whole, rows, dKend.mul_(Kend), starts, ends))
+    # first the parts that pass through a state: the chunk's first for the reads, its last for the write
+    dq, dk = torch.bmm(dO, starts.mT), torch.bmm(R, ends.mT)
+    de = None if dE is None else torch.bmm(dE, starts.mT)
+    dl = None
+    if decay.head is not None and decay.tail is not None and decay.whole is not None:
+        rows = dq * Qd
+        dq.mul_(decay.head)
+        if et is not None and de is not None:
+            de.mul_(decay.head)
+            rows.addcmul_(de, et)
+        dl = through_states(decay.whole, rows, dk * Kend, starts, ends)
+        dk.mul_(decay.tail)
+    inside = decay.pairs_grad(qt, et, kt, (A, dO, dE, R), (dq, de, dk))
+    if dl is not None and inside is not None:
+        dl.add_(inside)
     db = dw = None
     if de is not None and bt is not None:
         db = _gate_grad(de, kt, bt)

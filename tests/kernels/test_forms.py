@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mnemolab.kernels import memory_scan, memory_step
+from mnemolab.kernels import chunked, memory_scan, memory_step
 
 KINDS = ("none", "scalar", "channel")
 COMBINATIONS = list(product(KINDS, KINDS, KINDS))
@@ -32,6 +32,18 @@ def test_chunked_equals_loop(bench, kinds, keys):
         floor = 1e-2 if normalize and keys == "identical" else 0.0
         for C in (1, 2, 16, 64):
             bench.assert_same(bench.run(operands, chunk_size=C), wanted, 1e-10, floor)
+
+
+@pytest.mark.parametrize("B", (1, 4, 5, 7))
+def test_batches_taken_in_parts(bench, monkeypatch, B):
+    """On a CPU a large batch is worked on a few sequences at a time: the same numbers, in parts of any size."""
+    for normalize in (False, True):
+        operands = bench.make("channel", "scalar", "channel", B=B, normalize=normalize)
+        wanted = bench.run(operands)
+        for sequences in (1, 2, 3):
+            monkeypatch.setattr(chunked, "_ELEMENTS_TOGETHER", sequences * 21 * 2 * 4 + 5)
+            bench.assert_same(bench.run(operands), wanted, 1e-14)
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("C", (1, 2, 4, 8, 16, 32, 64, 128))
