@@ -270,6 +270,7 @@ def _half_point(mean: Array, along: Array, log: bool) -> Array:
     high, low = np.take_along_axis(mean, at - 1, -1), np.take_along_axis(mean, at, -1)
     share = _divide(high - target, high - low)[..., 0]
     where = along[at[..., 0] - 1] + share * (along[at[..., 0]] - along[at[..., 0] - 1])
+    where = np.where(found, where, 0.0)  # anything finite
     return np.where(found, np.exp(where) if log else where, np.inf)
 
 
