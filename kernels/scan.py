@@ -18,10 +18,11 @@ __all__ = ["BACKENDS", "Choice", "explain_backend", "memory_scan", "memory_step"
 BACKENDS = {
     "loop": "mnemolab.kernels.loop",
     "chunked": "mnemolab.kernels.chunked",
+    "triton": "mnemolab.kernels.triton.backend",
 }
 # `auto` takes the first that supports the operands; the last supports everything
-_SCAN_ORDER = ("chunked",)
-_STEP_ORDER = ("loop",)
+_SCAN_ORDER = ("triton", "chunked")
+_STEP_ORDER = ("triton", "loop")
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,8 @@ def _choose(operands: Operands, backend: str, order: tuple[str, ...]) -> Choice:
     reasons: dict[str, str] = {}
     for name in order:
         reason = _module(name).supports(operands)
+        if reason is None and name == "triton" and operands.device.type != "cuda":
+            reason = "its interpreter is for tests"
         if reason is None:
             return Choice(name, reasons)
         reasons[name] = reason

@@ -4,6 +4,16 @@ import os
 
 from hypothesis import settings
 
+# Triton reads it when it is first imported, which torch may do: without a GPU its kernels run in the interpreter
+if not os.path.exists("/dev/nvidiactl"):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("dev", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_configure(config):
+    # Lightning hints about hardware and loader workers; data here are made on the device, with no loader workers.
+    # Not in pyproject.toml: pytest would import the class, and with it Triton, before the line above.
+    config.addinivalue_line("filterwarnings", "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")

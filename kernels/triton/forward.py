@@ -7,7 +7,17 @@ tiles are independent of each other. Without erase and per-channel decay nothing
 import triton
 import triton.language as tl
 
-from mnemolab.kernels.triton.tiles import load_factors, load_gate, load_rows, lower_mask, mm, panel, scalar_factors, square, store_rows
+from mnemolab.kernels.triton.tiles import (
+    load_factors,
+    load_gate,
+    load_rows,
+    lower_mask,
+    mm,
+    panel,
+    scalar_factors,
+    square,
+    store_rows,
+)
 
 __all__ = ["forward_kernel"]
 

@@ -15,7 +15,7 @@ tiles after a branch costs more registers than both of its arms.
 import triton
 import triton.language as tl
 
-from mnemolab.kernels.triton.tiles import masked_sum, mm, split_decay, split_gate_mask, split_pairs, strict_mask
+from mnemolab.kernels.triton.tiles import mm, split_decay, split_gate_mask, split_pairs, strict_mask
 
 __all__ = ["anchored_gradients", "anchored_products", "is_mild", "split_gradients", "split_products"]
 

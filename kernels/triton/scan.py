@@ -52,12 +52,12 @@ def kind(gate: Tensor | None) -> int:
 
 def geometry(
     q: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None, write: Tensor | None, normalize: bool,
-    scale: float, chunk_size: int | None,
+    scale: float,
 ) -> Geometry:  # fmt: skip
     B, T, H, K = q.shape
     V = v.shape[-1]
     kinds = kind(log_decay), kind(erase), kind(write)
-    config = choose(v.dtype, B * H, K, V, kinds[0], kinds[1], chunk_size)
+    config = choose(v.dtype, B * H, K, V, kinds[0], kinds[1])
     return Geometry(B, T, H, K, V, *kinds, normalize, scale, config)
 
 
@@ -95,14 +95,14 @@ def run_forward(
         if geo.decay == 1:
             kept["G"] = new(BH, NT, 3 * C, dtype=torch.float32)
         if geo.decay == 2:
-            kept["Q"], kept["K"] = new(BH, NT, C, BK), new(BH, NT, C, BK)
+            kept["Q"], kept["K"] = (new(BH, NT, C, BK, dtype=P.decayed) for _ in range(2))
             kept["G"] = new(BH, NT, BK, dtype=torch.float32)
-        prepare_kernel[(BH * -(-NT // config.run),)](
+        prepare_kernel[(BH * -(-NT // config.prepare_run),)](
             q, k, log_decay, erase, kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
             *strides(q), *strides(k), T, H, NT,
-            K=K, BK=BK, C=C, RUN=config.run, DECAY=geo.decay, ERASE=geo.erase,
-            P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_INVERSE=P.inverse, P_SMALL=P.small, STAGES=config.chunk_stages,
-            num_warps=config.prepare_warps, num_stages=config.chunk_stages, maxnreg=config.registers,
+            K=K, BK=BK, C=C, RUN=config.prepare_run, DECAY=geo.decay, ERASE=geo.erase,
+            P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_INVERSE=P.inverse, P_SMALL=P.small, STAGES=config.prepare_stages,
+            num_warps=config.prepare_warps, num_stages=config.prepare_stages,
         )  # fmt: skip
     o = torch.empty((B, T, H, V), dtype=v.dtype, device=v.device)
     state = new(B, H, K, V, dtype=torch.float32)
@@ -160,14 +160,14 @@ def run_backward(
         num_warps=config.recurrence_warps, num_stages=config.recurrence_stages,
     )  # fmt: skip
     dq, dk, dv, dg, de, dw = (like(x) for x in (q, k, v, log_decay, erase, write))
-    gradient_kernel[(BH * -(-NT // config.run),)](
+    gradient_kernel[(BH * -(-NT // config.gradient_run),)](
         q, k, v, log_decay, erase, write, do, kept["den"], kept["A"], kept["X"], kept["S"], kept["U"], D, dU,
         kept["z"], kept["r"], dz, dr, dden, dq, dk, dv, dg, de, dw,
         *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale,
-        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, GV=config.GV, RUN=config.run,
+        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, GV=config.GV, RUN=config.gradient_run,
         DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize,
-        P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_GATE=P.gate, STAGES=config.chunk_stages, V_STAGES=config.value_stages,
-        num_warps=config.gradient_warps, num_stages=config.chunk_stages, maxnreg=config.registers,
+        P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_GATE=P.gate, STAGES=config.gradient_stages, V_STAGES=config.value_stages,
+        num_warps=config.gradient_warps, num_stages=config.gradient_stages,
     )  # fmt: skip
     return dq, dk, dv, dg, de, dw, ds0, dz0
 
@@ -201,11 +201,14 @@ class _Scan(torch.autograd.Function):
 
 
 def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, State]:
-    """o (B,T,H,V) in v.dtype and the final state in float32, or the pair with the denominator's state."""
+    """o (B,T,H,V) in v.dtype and the final state in float32, or the pair with the denominator's state.
+
+    The chunk is the table's: `chunk_size` is for backends that take any.
+    """
     x = operands
     if x.q.numel() == 0 or x.v.numel() == 0:
         return _without_tokens(x)
-    geo = geometry(x.q, x.v, x.log_decay, x.erase, x.write, x.normalize, x.scale, chunk_size)
+    geo = geometry(x.q, x.v, x.log_decay, x.erase, x.write, x.normalize, x.scale)
     with torch.autocast(x.device.type, enabled=False):
         if torch.is_grad_enabled() and any(value.requires_grad for value in x.named().values()):
             o, state, norm = _Scan.apply(x.q, x.k, x.v, x.log_decay, x.erase, x.write, x.state0, x.norm0, geo)  # type: ignore[misc]
@@ -216,8 +219,11 @@ def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, Sta
 
 
 def _without_tokens(x: Operands) -> tuple[Tensor, State]:
-    """No token or no sequence: an empty output and the state as it came."""
-    o = x.v.new_empty(x.v.shape) * 1
+    """No token or no sequence: an empty output, through which every operand gets its empty gradient, and the state."""
+    o = x.v * 1
+    for value in (x.q, x.k, x.log_decay, x.erase, x.write):
+        if value is not None:
+            o = o * (value if value.dim() == 3 else value.sum(-1)).unsqueeze(-1)
     state = x.first_state()
     state = (state[..., :-1].clone(), state[..., -1].clone()) if x.normalize else state.clone()
-    return o, state
+    return o.to(x.v.dtype), state

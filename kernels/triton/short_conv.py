@@ -24,9 +24,9 @@ def _input(x_ptr, cache_ptr, b, t, d, T, D, W: tl.constexpr):
     ).to(tl.float32)
     if cache_ptr is not None:
         early = ((t < 0) & (t > -W))[:, None] & inside
-        x += tl.load(
-            cache_ptr + (b * (W - 1) + t + (W - 1))[:, None] * D + d[None, :], mask=early, other=0.0
-        ).to(tl.float32)
+        x += tl.load(cache_ptr + (b * (W - 1) + t + (W - 1))[:, None] * D + d[None, :], mask=early, other=0.0).to(
+            tl.float32
+        )
     return x
 
 
@@ -65,9 +65,7 @@ def forward_kernel(
 
 
 @triton.jit
-def _dz(
-    x_ptr, w_ptr, bias_ptr, cache_ptr, dy_ptr, b, t, d, T, D: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr
-):
+def _dz(x_ptr, w_ptr, bias_ptr, cache_ptr, dy_ptr, b, t, d, T, D: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr):
     """Gradient at rows t before the activation; zero outside 0..T."""
     mask = ((t >= 0) & (t < T))[:, None] & (d < D)[None, :]
     dz = tl.load(dy_ptr + (b * T + t)[:, None] * D + d[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -144,7 +142,9 @@ class _ShortConv(torch.autograd.Function):
         W = weight.shape[1]
         BD, NT, grid = _tiles(B, T, D)
         y, following = torch.empty_like(x), x.new_empty(B, W - 1, D)
-        forward_kernel[grid](x, weight, bias, cache, y, following, T, NT, D=D, W=W, SILU=silu, R=ROWS, BD=BD, num_warps=4)
+        forward_kernel[grid](
+            x, weight, bias, cache, y, following, T, NT, D=D, W=W, SILU=silu, R=ROWS, BD=BD, num_warps=4
+        )
         ctx.save_for_backward(x, weight, bias, cache)
         ctx.silu = silu
         ctx.set_materialize_grads(False)

@@ -13,7 +13,8 @@ __all__ = ["Config", "Precision", "choose", "interpreted", "padded"]
 
 @dataclass(frozen=True)
 class Precision:
-    """How products are formed: "bf16", or Triton's precision of float32 operands. `store` holds what kernels pass on."""
+    """How products are formed: "bf16", or Triton's precision of float32 operands. `store` holds what kernels pass on,
+    `decayed` the queries and keys times their decay, whose size never exceeds that of the operands."""
 
     native: str
     pair: str
@@ -23,29 +24,35 @@ class Precision:
     small: str
     gate: str
     store: torch.dtype
+    decayed: torch.dtype
 
 
-# bfloat16 outputs: products of the inputs themselves are exact in bf16, what was computed goes in as tf32
-FAST = Precision("bf16", "tf32", "bf16", "tf32x3", "tf32", "tf32", "tf32", torch.bfloat16)
+# bfloat16 outputs: products of the inputs themselves are exact in bf16, what was computed goes in as tf32. float16 has the
+# ten bits of tf32, so decayed queries and keys lose nothing by it (bf16 there cost a third of the error budget).
+FAST = Precision("bf16", "tf32", "bf16", "tf32", "tf32", "tf32", "tf32", torch.bfloat16, torch.float16)
 # float32 and float16 outputs: three tf32 products make a float32 one
-EXACT = Precision("tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", torch.float32)
+EXACT = Precision(
+    "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", torch.float32, torch.float32
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Config:
-    """One scan: chunk C, value tiles of the recurrence (BV) and of the gradients (GV), warps and stages per kernel."""
+    """One scan. C tokens a chunk; tiles of V in the recurrence (BV) and in the gradients (GV); per kernel its warps, the
+    chunks a program takes (run), the pipeline depth over them (stages), and that over the tiles of V (value_stages)."""
 
     C: int
     BV: int
     GV: int
-    prepare_warps: int
     recurrence_warps: int
-    gradient_warps: int
     recurrence_stages: int
-    chunk_stages: int
+    prepare_warps: int
+    prepare_run: int
+    prepare_stages: int
+    gradient_warps: int
+    gradient_run: int
+    gradient_stages: int
     value_stages: int
-    run: int
-    registers: int | None
     precision: Precision
 
 
@@ -59,18 +66,33 @@ def padded(channels: int) -> int:
     return max(16, 1 << (channels - 1).bit_length())
 
 
-def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase: int, chunk_size: int | None) -> Config:
+def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase: int) -> Config:
     """The configuration for outputs of `dtype`, `programs` = B*H, and decay and erase of kind 0 none, 1 scalar, 2 channel."""
-    precision = FAST if dtype == torch.bfloat16 else EXACT
     BK, FV = padded(K), padded(V)
     wide = max(BK, FV)
-    C = min(max(chunk_size or 16, 16), 64)
-    # few programs: cut the value axis until the 132 multiprocessors have work
-    BV = min(FV, 64 if BK <= 64 else 32)
-    while BV > 16 and programs * (FV // BV) < 264:
+    fast = dtype == torch.bfloat16
+    solved = erase > 0 or decay == 2
+    # nothing to solve: longer chunks save states; else 16 tokens, where the inverse and the anchors are cheapest
+    C = 16 if solved or not fast else 32 if wide <= 32 else 64
+    BV = min(FV, 32 if BK <= 64 and C < 64 else 64 if BK <= 128 else 16)
+    # few programs: cut the value axis until the multiprocessors have work
+    while BV > 16 and programs * (FV // BV) < 256:
         BV //= 2
-    GV = min(FV, 64 if wide <= 64 else 32)
-    heavy = 1 if wide <= 32 else 2 if wide <= 64 else 4 if wide <= 128 else 8
     tile = BK * BV
-    recurrence = 1 if tile <= 1024 else 2 if tile <= 2048 else 4 if tile <= 8192 else 8
-    return Config(C, BV, GV, heavy, recurrence, heavy, 2, 1, 1, 1, None, precision)
+    recurrence = 1 if tile <= 2048 else 2 if tile <= 4096 else 4
+    if C > 16:
+        recurrence = max(recurrence, C // 16)
+    if not fast:
+        heavy = 1 if wide <= 16 else 2 if wide <= 32 else 4 if wide <= 128 else 8
+        return Config(C, BV, min(FV, 32), max(2, recurrence), 2, heavy, 1, 1, heavy, 1, 1, 1, EXACT)
+    if not solved:
+        if wide <= 32:
+            return Config(C, BV, min(FV, 32), recurrence, 2, 1, 1, 1, 2, 4, 2, 1, FAST)
+        return Config(C, BV, min(FV, 64), recurrence, 2, 1, 1, 1, 4 if wide <= 128 else 8, 1, 1, 1, FAST)
+    if wide <= 32:
+        return Config(C, BV, min(FV, 32), recurrence, 2, 1, 8, 3, 1, 8, 2, 1, FAST)
+    if wide <= 64:
+        return Config(C, BV, min(FV, 32), recurrence, 2, 1, 1, 1, 1 if decay < 2 else 2, 1, 1, 2, FAST)
+    if wide <= 128:
+        return Config(C, BV, min(FV, 32), recurrence, 2, 2, 1, 1, 4, 1, 1, 3, FAST)
+    return Config(C, BV, min(FV, 32), recurrence, 2, 4, 1, 1, 8, 1, 1, 2, FAST)
