@@ -1,7 +1,6 @@
 """The entrance to the memory recurrence: check the operands, pick a backend, run it."""
 
 from dataclasses import dataclass, replace
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -9,17 +8,15 @@ import torch
 from torch import Tensor
 
 from mnemolab.errors import BadRequest, unknown
+from mnemolab.kernels import chunked, loop
 from mnemolab.kernels.operands import Operands, State, check_operands
+from mnemolab.kernels.triton import backend as triton
 
 __all__ = ["BACKENDS", "Choice", "explain_backend", "memory_scan", "memory_step"]
 
 # Name -> module with `supports(operands) -> reason it cannot, or None`, `scan(operands, chunk_size) -> (o, state)` and
-# `step(operands) -> (o, state)` for T = 1. A module is imported when it is first asked for.
-BACKENDS = {
-    "loop": "mnemolab.kernels.loop",
-    "chunked": "mnemolab.kernels.chunked",
-    "triton": "mnemolab.kernels.triton.backend",
-}
+# `step(operands) -> (o, state)` for T = 1. Modules, not names: torch.compile follows attributes, not imports.
+BACKENDS: dict[str, ModuleType] = {"loop": loop, "chunked": chunked, "triton": triton}
 # `auto` takes the first that supports the operands; the last supports everything
 _SCAN_ORDER = ("triton", "chunked")
 _STEP_ORDER = ("triton", "loop")
@@ -163,7 +160,7 @@ def _choose(operands: Operands, backend: str, order: tuple[str, ...]) -> Choice:
 
 
 def _module(backend: str) -> ModuleType:
-    return import_module(BACKENDS[backend])
+    return BACKENDS[backend]
 
 
 def _check_chunk_size(chunk_size: int | None) -> None:

@@ -13,6 +13,8 @@ from mnemolab.kernels.triton.table import interpreted
 
 __all__ = ["scan", "step", "supports"]
 
+_INSTALLED = find_spec("triton") is not None
+
 
 def supports(operands: Operands) -> str | None:
     """None when Triton can run them, else the reason in a few words."""
@@ -21,7 +23,7 @@ def supports(operands: Operands) -> str | None:
     for name, value in operands.named().items():
         if value.dtype == torch.float64:
             return f"{name} is float64, and the Triton kernels compute in float32"
-    if find_spec("triton") is None:
+    if not _INSTALLED:
         return "Triton is not installed"
     return None
 

@@ -74,6 +74,34 @@ def strides(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2)
 
 
+# what the forward pass leaves for the backward pass, by the names of `prepare.py` and `forward.py`
+KEPT = ("W", "A", "X", "Q", "K", "G", "S", "U", "den", "z", "r")
+
+
+def kept_shapes(geo: Geometry, save: bool) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of every tensor of KEPT that this scan has; heads first, chunks of one head contiguous."""
+    P, wide = geo.config.precision, torch.float32
+    at = (geo.B * geo.H, geo.NT)
+    C, BK, FV = geo.config.C, padded(geo.K), padded(geo.V)
+    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    if geo.prepares:
+        found["A"] = (*at, C, C), P.store
+    if geo.erase:
+        found["W"], found["X"] = ((*at, C, BK), P.store), ((*at, C, C), P.store)
+    if geo.decay == 1 and geo.erase:
+        found["G"] = (*at, 3, C), wide
+    if geo.decay == 2:
+        found["Q"] = found["K"] = (*at, C, BK), P.decayed
+        found["G"] = (*at, BK), wide
+    if save:
+        found["S"] = (*at, BK, FV), P.store
+        if geo.erase:
+            found["U"] = (*at, C, FV), P.store
+        if geo.normalize:
+            found["den"], found["r"], found["z"] = ((*at, C), wide), ((*at, C), wide), ((*at, BK), wide)
+    return found
+
+
 def run_forward(
     geo: Geometry, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
     write: Tensor | None, state0: Tensor | None, norm0: Tensor | None, save: bool,
@@ -83,20 +111,10 @@ def run_forward(
     B, T, H, K, V = geo.B, geo.T, geo.H, geo.K, geo.V
     config, NT, BH = geo.config, geo.NT, geo.B * geo.H
     C, BK, FV, P = config.C, padded(K), padded(V), config.precision
-
-    def new(*shape: int, dtype: torch.dtype = P.store) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=q.device)
-
-    kept: dict[str, Tensor | None] = dict.fromkeys(("W", "A", "X", "Q", "K", "G", "S", "U", "den", "z", "r"))
+    kept: dict[str, Tensor | None] = dict.fromkeys(KEPT)
+    for name, (shape, dtype) in kept_shapes(geo, save).items():
+        kept[name] = torch.empty(shape, dtype=dtype, device=q.device)
     if geo.prepares:
-        kept["A"] = new(BH, NT, C, C)
-        if geo.erase:
-            kept["W"], kept["X"] = new(BH, NT, C, BK), new(BH, NT, C, C)
-        if geo.decay == 1:
-            kept["G"] = new(BH, NT, 3 * C, dtype=torch.float32)
-        if geo.decay == 2:
-            kept["Q"], kept["K"] = (new(BH, NT, C, BK, dtype=P.decayed) for _ in range(2))
-            kept["G"] = new(BH, NT, BK, dtype=torch.float32)
         prepare_kernel[(BH * -(-NT // config.prepare_run),)](
             q, k, log_decay, erase, kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
             *strides(q), *strides(k), T, H, NT,
@@ -105,15 +123,8 @@ def run_forward(
             num_warps=config.prepare_warps, num_stages=config.prepare_stages,
         )  # fmt: skip
     o = torch.empty((B, T, H, V), dtype=v.dtype, device=v.device)
-    state = new(B, H, K, V, dtype=torch.float32)
-    norm = new(B, H, K, dtype=torch.float32) if geo.normalize else None
-    if save:
-        kept["S"] = new(BH, NT, BK, FV)
-        if geo.erase:
-            kept["U"] = new(BH, NT, C, FV)
-        if geo.normalize:
-            kept["den"], kept["r"] = new(BH, NT, C, dtype=torch.float32), new(BH, NT, C, dtype=torch.float32)
-            kept["z"] = new(BH, NT, BK, dtype=torch.float32)
+    state = torch.empty((B, H, K, V), dtype=torch.float32, device=q.device)
+    norm = torch.empty((B, H, K), dtype=torch.float32, device=q.device) if geo.normalize else None
     forward_kernel[(BH * (FV // config.BV),)](
         q, k, v, log_decay, write, state0, norm0,
         kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
@@ -181,7 +192,7 @@ class _Scan(torch.autograd.Function):
         q, k, v = rows(q), rows(k), rows(v)
         log_decay, erase, write, state0, norm0 = (flat(x) for x in (log_decay, erase, write, state0, norm0))
         o, state, norm, kept = run_forward(geo, q, k, v, log_decay, erase, write, state0, norm0, save=True)
-        ctx.geo, ctx.names = geo, tuple(kept)
+        ctx.geo = geo
         ctx.dtypes = tuple(None if x is None else x.dtype for x in (state0, norm0))
         # only the denominator's gradient reads the output again
         ctx.save_for_backward(q, k, v, log_decay, erase, write, o if geo.normalize else None, *kept.values())
@@ -194,7 +205,7 @@ class _Scan(torch.autograd.Function):
         q, k, v, log_decay, erase, write, o, *values = ctx.saved_tensors
         do = torch.zeros(v.shape, dtype=v.dtype, device=v.device) if do is None else do.contiguous()
         gradients = run_backward(
-            ctx.geo, q, k, v, log_decay, erase, write, dict(zip(ctx.names, values, strict=True)), o, do,
+            ctx.geo, q, k, v, log_decay, erase, write, dict(zip(KEPT, values, strict=True)), o, do,
             flat(dstate), flat(dnorm), ctx.dtypes,
         )  # fmt: skip
         return *gradients, None
@@ -208,13 +219,17 @@ def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, Sta
     x = operands
     if x.q.numel() == 0 or x.v.numel() == 0:
         return _without_tokens(x)
+    gates = (x.log_decay, x.erase, x.write, x.state0, x.norm0)
+    if torch.compiler.is_compiling():
+        from mnemolab.kernels.triton.library import compiled_scan
+
+        o, state, norm = compiled_scan(x.q, x.k, x.v, *gates, x.normalize, x.scale)
+        return o, (state, norm) if x.normalize else state
     geo = geometry(x.q, x.v, x.log_decay, x.erase, x.write, x.normalize, x.scale)
-    with torch.autocast(x.device.type, enabled=False):
-        if torch.is_grad_enabled() and any(value.requires_grad for value in x.named().values()):
-            o, state, norm = _Scan.apply(x.q, x.k, x.v, x.log_decay, x.erase, x.write, x.state0, x.norm0, geo)  # type: ignore[misc]
-        else:
-            gates = (flat(y) for y in (x.log_decay, x.erase, x.write, x.state0, x.norm0))
-            o, state, norm, _ = run_forward(geo, rows(x.q), rows(x.k), rows(x.v), *gates, save=False)
+    if torch.is_grad_enabled() and any(value.requires_grad for value in x.named().values()):
+        o, state, norm = _Scan.apply(x.q, x.k, x.v, *gates, geo)  # type: ignore[misc]
+    else:
+        o, state, norm, _ = run_forward(geo, rows(x.q), rows(x.k), rows(x.v), *map(flat, gates), save=False)
     return o, (state, norm) if x.normalize else state
 
 
