@@ -151,9 +151,9 @@ class Backbone(nn.Module):
         """Floating-point elements that one example's state holds after T tokens."""
         return sum(block.mixer.state_elements(T) for block in self.layers)
 
-    def traces(self, inputs: Tensor) -> list[dict[str, Tensor | None]]:
+    def traces(self, inputs: Tensor) -> list[dict[str, Any]]:
         """What each layer's memory was told (see `Mixer.trace`), in fp32, for tokens (B,T)."""
-        found: list[dict[str, Tensor | None]] = []
+        found: list[dict[str, Any]] = []
         hooks = [
             block.mixer.register_forward_pre_hook(lambda mixer, args: found.append(mixer.trace(args[0])))  # type: ignore[operator]
             for block in self.layers

@@ -41,7 +41,8 @@ def model_config(
         mixers = (mixers[0], _second(options["second"], recipe))
         values.setdefault("ratio", "3:1")
     given = {key: value for key, value in options.items() if value is not None or key == "normalize"}
-    model_names, expert_names, mixer_names = field_names(mixers, bool(row.experts))
+    routed = given.get("mlp", values.get("mlp")) in ("moe", "latent_moe")
+    model_names, expert_names, mixer_names = field_names(mixers, routed)
     everything = ["match", *model_names, *expert_names, *mixer_names]
     for option in given:
         if option not in everything:
@@ -60,7 +61,7 @@ def model_config(
             )
         config = replace(config, head_dim=config.width // config.heads)
     experts = None
-    if row.experts:
+    if routed:
         chosen = {**row.experts, **{key: value for key, value in given.items() if key in expert_names}}
         experts = build(ExpertsConfig, chosen, "model")
     config = replace(config, mixers=tuple(_with(mixer, given) for mixer in mixers), experts=experts)

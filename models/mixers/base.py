@@ -42,7 +42,7 @@ class Mixer(nn.Module, ABC):
         """Floating-point elements that one example's state holds after T tokens."""
         return sum(self.state_parts(T).values())
 
-    def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
+    def trace(self, x: Tensor, state: Any = None) -> dict[str, Any]:
         """What the memory was told at each token, in fp32, from the mixer's input x (B,T,D).
 
         Keys `q, k` (B,T,H,K), `v` (B,T,H,V), `log_decay` (B,T,H) or (B,T,H,K), `erase` (B,T,H) or (B,T,H,K), `write`

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.norms import rms_norm_gated
+from mnemolab.kernels.operands import MAX_CHANNELS
 from mnemolab.models.config import HeadsConfig, ModelConfig
 from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.norms import RMSNorm
@@ -36,6 +37,11 @@ class HeadsMixer(Mixer):
             raise BadRequest(f"key_heads={self.key_heads} does not divide heads={model.heads}; choose a divisor")
         self.key_dim = config.key_dim or max(1, round(model.head_dim * config.expand_key))
         self.value_dim = config.value_dim or max(1, round(model.head_dim * config.expand_value))
+        if max(self.key_dim, self.value_dim) > MAX_CHANNELS:
+            raise BadRequest(
+                f"{self.key_dim} key and {self.value_dim} value channels per head (head_dim={model.head_dim}); the most is "
+                f"{MAX_CHANNELS}, so use more heads"
+            )
         self.inner = self.heads * self.value_dim
         self.rotary = model.positions == "rotary"
         if self.rotary and self.key_dim % 2:

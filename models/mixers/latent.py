@@ -91,7 +91,7 @@ class LatentMixer(Mixer):
     def state_parts(self, T: int) -> dict[str, int]:
         return {"cache": T * (self.rank + self.shared)}
 
-    def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
+    def trace(self, x: Tensor, state: Any = None) -> dict[str, Any]:
         q, cached, _ = self.project(x)
         k, v = self.expanded(cached)
         return {"q": q.float(), "k": k.float(), "v": v.float(), "log_decay": None, "erase": None, "write": None}

@@ -31,7 +31,7 @@ class Operands:
     erase: Tensor | None = None
     write: Tensor | None = None
 
-    def gates(self) -> dict[str, Tensor | None]:
+    def gates(self) -> dict[str, Any]:
         return {"log_decay": self.log_decay, "erase": self.erase, "write": self.write}
 
 
@@ -155,7 +155,7 @@ class MemoryMixer(HeadsMixer):
         memory = self.heads * self.key_dim * (self.value_dim + self.config.normalizes)
         return {"memory": memory, "conv": self.conv_elements()}
 
-    def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
+    def trace(self, x: Tensor, state: Any = None) -> dict[str, Any]:
         q, k, v, _, _ = self.project(x, state)
         told = self.operands(x, q, k, v)
         found = {"q": told.q, "k": told.k, "v": told.v, **told.gates()}

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mnemolab.errors import BadRequest
 from mnemolab.models.config import ModelConfig, RNNConfig
 from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.outward import Outward
@@ -21,6 +22,10 @@ class RNNMixer(Mixer):
 
     def __init__(self, model: ModelConfig, config: RNNConfig):
         super().__init__()
+        if model.positions == "rotary":
+            raise BadRequest(
+                "positions='rotary': a recurrent network has no queries to turn; choose 'none' or 'learned'"
+            )
         self.hidden = model.heads * model.head_dim
         self.parts = ("h", "c") if config.cell == "lstm" else ("h",)
         self.cell = _CELLS[config.cell](model.width, self.hidden, batch_first=True)

@@ -38,6 +38,6 @@ class SoftmaxMixer(HeadsMixer):
     def state_parts(self, T: int) -> dict[str, int]:
         return {"cache": T * self.heads * (self.key_dim + self.value_dim), "conv": self.conv_elements()}
 
-    def trace(self, x: Tensor, state: Any = None) -> dict[str, Tensor | None]:
+    def trace(self, x: Tensor, state: Any = None) -> dict[str, Any]:
         q, k, v, _, _ = self.project(x, state)
         return {"q": q.float(), "k": k.float(), "v": v.float(), "log_decay": None, "erase": None, "write": None}

@@ -1,0 +1,174 @@
+"""What holds for every stage: three ways of running agree, nothing leaks, every parameter learns, sizes are as declared."""
+
+import copy
+
+import pytest
+import torch
+
+from mnemolab.models import make_model
+from mnemolab.models.state import count_elements, map_state
+from tests.models.stages import ALL, CASES, SIZES, VOCABULARY, case_id, small, tokens
+
+LENGTHS = (1, 2, 3, 4, 63, 64, 65, 200)
+# of the largest logit. fp32: sums in another order. fp64 with the loop: the same sums, so only attention's order differs
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=case_id)
+
+
+@torch.no_grad()
+def stepped(model, inputs, state=None):
+    logits = []
+    for t in range(inputs.shape[1]):
+        y, state = model.step(inputs[:, t], state)
+        logits.append(y)
+    return torch.stack(logits, 1), state
+
+
+@every_case
+@pytest.mark.parametrize(("dtype", "backend"), [(torch.float32, "auto"), (torch.float64, "loop")], ids=("fp32", "fp64"))
+def test_forward_is_stepping_is_prefill_then_stepping(name, options, dtype, backend):
+    model = small(name, backend=backend, **options).to(dtype)
+    inputs = tokens(2, max(LENGTHS) + 2)
+    wanted, _ = stepped(model, inputs)
+    assert wanted.std() > 0.01
+    tolerance = TOLERANCE[dtype] * max(1.0, wanted.abs().max().item())
+    for length in LENGTHS:
+        with torch.no_grad():
+            whole = model(inputs[:, :length])
+            start, state = model.prefill(inputs[:, :length])
+            more, state = model.prefill(inputs[:, length : length + 1], state)
+        last, state = stepped(model, inputs[:, length + 1 : length + 2], state)
+        found = torch.cat((start, more, last), 1)
+        torch.testing.assert_close(whole, wanted[:, :length], atol=tolerance, rtol=0)
+        torch.testing.assert_close(found, wanted[:, : length + 2], atol=tolerance, rtol=0)
+
+
+@every_case
+def test_later_tokens_leave_earlier_outputs_bit_identical(name, options):
+    model = small(name, **options)
+    inputs = tokens(2, 70)
+    changed = inputs.clone()
+    changed[:, 41:] = (changed[:, 41:] + 1) % VOCABULARY
+    with torch.no_grad():
+        before, after = model(inputs), model(changed)
+    assert torch.equal(before[:, :41], after[:, :41])
+    assert not torch.equal(before[:, 41], after[:, 41])
+
+
+@every_case
+def test_examples_of_a_batch_do_not_see_each_other(name, options):
+    model = small(name, **options)
+    inputs = tokens(3, 20)
+    with torch.no_grad():
+        together, alone = model(inputs), model(inputs[1:2])
+    torch.testing.assert_close(together[1:2], alone, atol=1e-5, rtol=0)
+
+
+@every_case
+def test_gradients_reach_every_parameter(name, options):
+    model = small(name, **options).train()
+    inputs = tokens(4, 24)
+    model.loss(inputs, inputs.roll(-1, 1)).backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@every_case
+@pytest.mark.parametrize("length", (1, 5, 17))
+def test_state_elements_are_those_of_the_real_state(name, options, length):
+    model = small(name, **options)
+    with torch.no_grad():
+        _, prefilled = model.prefill(tokens(2, length))
+    _, state = stepped(model, tokens(2, length))
+    assert count_elements(prefilled) == count_elements(state) == model.state_elements(length)
+
+
+@every_case
+def test_state_continues_after_repeating_and_selecting(name, options):
+    model = small(name, **options)
+    inputs = tokens(3, 12)
+    with torch.no_grad():
+        wanted = model(inputs)
+        _, state = model.prefill(inputs[:, :9])
+        copies = model.repeat_state(state, 2)
+        chosen = model.select_state(state, torch.tensor([2, 0]))
+        pairs, _ = stepped(model, inputs[:, 9:].repeat_interleave(2, 0), copies)
+        swapped, _ = stepped(model, inputs[[2, 0], 9:], chosen)
+        # the copies were stepped, and the state that they came from is still what it was
+        again, _ = stepped(model, inputs[:, 9:], state)
+    torch.testing.assert_close(pairs, wanted[:, 9:].repeat_interleave(2, 0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(swapped, wanted[[2, 0], 9:], atol=1e-5, rtol=0)
+    torch.testing.assert_close(again, wanted[:, 9:], atol=1e-5, rtol=0)
+
+
+@every_case
+def test_checkpoint_round_trip(name, options, tmp_path):
+    model, other = small(name, **options), small(name, seed=5, **options)
+    inputs = tokens(2, 10)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    assert not torch.equal(model(inputs), other(inputs))
+    other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert torch.equal(model(inputs), other(inputs))
+
+
+@every_case
+def test_optimiser_groups_hold_each_parameter_once_and_spare_gates_norms_and_biases(name, options):
+    model = small(name, **options)
+    decayed, spared = model.parameter_groups(0.1)
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [*decayed["params"], *spared["params"]]
+    assert len(groups) == len(set(groups)) == len(names)
+    gate_words = ("A_log", "dt_bias", "norm", "bias", "control", "decay_up", "positions", "skip", "query", "gain")
+    wrong = [names[p] for p in decayed["params"] if any(w in names[p].split(".")[-1] for w in gate_words)]
+    assert wrong == []
+    assert any("embedding" in names[p] for p in decayed["params"])
+
+
+@every_case
+def test_low_precision_runs_and_leaves_rates_in_fp32(name, options):
+    model = small(name, **options)
+    inputs = tokens(2, 12)
+    rates = {n: p.clone() for n, p in model.named_parameters() if n.endswith(("A_log", "dt_bias"))}
+    wanted = model(inputs)
+    low = copy.deepcopy(model).to(torch.bfloat16)
+    for n, p in low.named_parameters():
+        if n in rates:
+            assert p.dtype == torch.float32 and torch.equal(p, rates[n])
+        else:
+            assert p.dtype == torch.bfloat16
+    # on average, for a router may choose another expert after rounding
+    assert (low(inputs).float() - wanted).abs().mean() < 0.1
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model.loss(inputs, inputs)
+    assert loss.isfinite()
+
+
+@every_case
+def test_traces_are_fp32_and_shaped_as_declared(name, options):
+    model = small(name, **options)
+    B, T = 2, 9
+    for block, trace in zip(model.layers, model.traces(tokens(B, T)), strict=True):
+        if not trace:
+            continue
+        assert trace["q"].shape == trace["k"].shape and trace["q"].shape[:3] == (B, T, 2)
+        for part, last in (("log_decay", "k"), ("erase", "k"), ("write", "v")):
+            if trace[part] is not None:
+                assert trace[part].shape in (trace[last].shape, trace[last].shape[:3])
+        assert all(value is None or value.dtype == torch.float32 for value in trace.values())
+        assert trace["log_decay"] is None or (trace["log_decay"] <= 0).all()
+        assert set(trace) == {"q", "k", "v", "log_decay", "erase", "write"}, block.mixer
+
+
+def test_a_construction_depends_on_the_seed_alone():
+    for name, recipe in ALL:
+        made: list = []
+        for _ in range(2):
+            torch.manual_seed(3)
+            made.append(make_model(name, recipe=recipe, **SIZES).state_dict())
+        assert all(torch.equal(a, b) for a, b in zip(made[0].values(), made[1].values(), strict=True)), name
+
+
+def test_states_can_be_walked():
+    assert map_state({"a": [torch.ones(2, 3), None]}, lambda t: t * 2)["a"][0].sum() == 12
