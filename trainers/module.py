@@ -58,7 +58,7 @@ class RunModule(lightning.LightningModule):
 
 
 def fit(
-    module: RunModule,
+    module: lightning.LightningModule,
     device: torch.device,
     callbacks: Sequence[Callback],
     loggers: Iterable[Logger] = (),
