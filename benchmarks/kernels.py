@@ -10,6 +10,7 @@ SUMMARY = "the memory recurrence: time, ratios to attention and to the plain loo
 # device -> module with `measure(args) -> dict` and `show(result)`; it imports torch
 DEVICES = {
     "cpu": "mnemolab.benchmarks.kernels_cpu",
+    "cuda": "mnemolab.benchmarks.kernels_gpu",
 }
 
 

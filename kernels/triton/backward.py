@@ -106,6 +106,6 @@ def backward_kernel(
             ds -= mm(tl.trans(W), du, P_STATE)
     if ds0_ptr is not None:
         tl.store(ds0_ptr + bh * (K * V) + d[:, None] * V + c[None, :], ds, mask=inside)
-    if NORM:
+    if NORM:  # noqa: SIM102 (a constant first: the second is not even compiled)
         if dz0_ptr is not None:
             tl.store(dz0_ptr + bh * K + d, dz, mask=d < tl.where(iv == 0, K, 0))

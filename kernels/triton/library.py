@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnemolab.kernels.triton.scan import KEPT, Geometry, flat, geometry, kept_shapes, rows, run_backward, run_forward
+from mnemolab.kernels.triton.scan import KEPT, flat, geometry, kept_shapes, rows, run_backward, run_forward
 
 __all__ = ["compiled_scan"]
 

@@ -47,7 +47,7 @@ def forward_kernel(
     y = y * tl.rsqrt(tl.sum(y * y, axis=1) / D + eps)[:, None]
     if w_ptr is not None:
         y = y * tl.load(w_ptr + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
-    if g_ptr is not None:
+    if g_ptr is not None:  # noqa: SIM102 (a constant first: the second is not even compiled)
         if not GATE_FIRST:
             y = y * opening
     tl.store(y_ptr + at, y, mask=mask)
@@ -77,14 +77,14 @@ def backward_kernel(
                 u = x * opening
         rstd = tl.rsqrt(tl.sum(u * u, axis=1) / D + eps)[:, None]
         unit = u * rstd
-        if g_ptr is not None:
+        if g_ptr is not None:  # noqa: SIM102 (a constant first: the second is not even compiled)
             if not GATE_FIRST:
                 tl.store(dg_ptr + at, dy * unit * weight * slope, mask=mask)
                 dy = dy * opening
         dw += tl.sum(dy * unit, axis=0)
         dy = dy * weight
         du = rstd * (dy - unit * (tl.sum(dy * unit, axis=1) / D)[:, None])
-        if g_ptr is not None:
+        if g_ptr is not None:  # noqa: SIM102 (a constant first: the second is not even compiled)
             if GATE_FIRST:
                 tl.store(dg_ptr + at, du * x * slope, mask=mask)
                 du = du * opening

@@ -105,7 +105,7 @@ def backward_kernel(
         kept = ((r >= 0) & (t < T))[:, None] & (d < D)[None, :]
         dx += tl.load(dnext_ptr + (b * (W - 1) + r)[:, None] * D + d[None, :], mask=kept, other=0.0).to(tl.float32)
     tl.store(dx_ptr + (b * T + t)[:, None] * D + d[None, :], dx, mask=(t < T)[:, None] & (d < D)[None, :])
-    if dcache_ptr is not None:
+    if dcache_ptr is not None:  # noqa: SIM102 (a constant first: the second is not even compiled)
         if block == 0:
             for r in tl.static_range(W - 1):
                 # row r of the cache stands at time r - (W - 1)
