@@ -51,8 +51,8 @@ class KeyOverwrite(Task):
     )
     ask: Literal["latest", "first", "previous", "mixed"] = setting("latest", "which value is asked", choices=_ASKS)
     control: bool = setting(True, "every second example is the fresh-key control of the one before")
-    key_vocabulary: int = setting(64, "key tokens", low=1)
-    value_vocabulary: int = setting(64, "value tokens", low=2)
+    key_vocabulary: int = setting(24, "key tokens", low=1)
+    value_vocabulary: int = setting(128, "value tokens", low=2)
     filler_vocabulary: int = setting(16, "filler tokens", low=1, high=4096)
 
     def __post_init__(self):

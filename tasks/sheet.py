@@ -6,7 +6,8 @@ from mnemolab.tasks.base import Batch, Task
 
 __all__ = ["sheet"]
 
-_COLOURS = {"keys": 36, "endings": 36, "values": 32, "topics": 35, "attributes": 35, "special": 33, "filler": 90}
+_COLOURS = {"keys": 36, "endings": 36, "persistent": 36, "volatile": 34, "values": 32, "answers": 32, "topics": 35}
+_COLOURS |= {"attributes": 35, "special": 33, "filler": 90, "bytes": 90}
 _HEAD = ("at", "asked", "answer", "lag tokens", "lag writes", "version", "serial", "condition", "stale")
 
 

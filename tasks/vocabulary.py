@@ -6,7 +6,7 @@ from mnemolab.errors import BadRequest, unknown
 
 __all__ = ["Vocabulary"]
 
-_LETTERS = {"keys": "k", "values": "v", "topics": "topic", "filler": ".", "endings": "e", "attributes": "a"}
+_LETTERS = {"keys": "k", "values": "v", "filler": ".", "endings": "e", "persistent": "p", "volatile": "q"}
 
 
 class Vocabulary:
@@ -99,8 +99,11 @@ class Vocabulary:
         raise BadRequest(f"token {token}: the vocabulary ends at {self.size - 1}")
 
     def text(self, token: int) -> str:
-        """For people: the token's name, or a letter for its range and its number there, as in `k3`, `v17`, `.4`."""
+        """For people: the token's name, or a letter for its range and its number there, as in `k3`, `v17`, `.4`; bytes as their character."""
         if token in self._names:
             return self._names[token]
         kind = self.kind(token)
+        if kind == "bytes":
+            letter = chr(token - self._ranges[kind].start)
+            return letter if letter.isascii() and letter.isprintable() and letter != " " else f"\\x{ord(letter):02x}"
         return f"{_LETTERS.get(kind, kind)}{token - self._ranges[kind].start}"

@@ -1,0 +1,94 @@
+"""Impossible settings are refused in one line that says what was asked, what fits and what to change."""
+
+import pytest
+import torch
+
+from mnemolab.errors import BadRequest
+from mnemolab.tasks import make_task
+
+REFUSED = [
+    # task, fields, words that the message must hold, fields that repair it
+    ("associative_recall", {"pairs": 32}, ("length=48", "96"), {"length": 96}),
+    (
+        "associative_recall",
+        {"pairs": 65, "length": 400},
+        ("key_vocabulary=64", "65"),
+        {"key_vocabulary": 65, "value_vocabulary": 65},
+    ),
+    ("associative_recall", {"fan": 2, "repeats": 1}, ("fan=2", "repeats=1"), {"repeats": 0}),
+    ("associative_recall", {"fan": 2, "layout": "mqar"}, ("fan=2", "layout=context"), {"layout": "context"}),
+    ("associative_recall", {"layout": "interleaved", "lags": 9}, ("lags=9", "pairs=8"), {"lags": 8}),
+    ("associative_recall", {"queries": 9}, ("queries=9", "8"), {"queries": 8}),
+    ("associative_recall", {"repeats": 9}, ("repeats=9", "pairs=8"), {"repeats": 8}),
+    ("key_overwrite", {"versions": 8}, ("length=54", "raise length to"), {"length": 80}),
+    ("key_overwrite", {"lags": 5}, ("lags=5", "keys=6"), {"lags": 6}),
+    ("key_overwrite", {"value_vocabulary": 10}, ("value_vocabulary=10", "17"), {"value_vocabulary": 17}),
+    ("key_overwrite", {"versions": 0}, ("versions=0", "1"), {"versions": 1}),
+    ("key_overwrite", {"ask": "lastest"}, ("ask", "latest"), {"ask": "latest"}),
+    ("topic_switch", {"condition": "return"}, ("blocks=2", "3"), {"blocks": 3, "length": 128}),
+    ("topic_switch", {"pairs": 20, "length": 400}, ("topic_values=32", "40"), {"topic_values": 40}),
+    ("topic_switch", {"length": 30}, ("length=30", "42"), {"length": 42}),
+    ("random_copy", {"items": 70, "length": 200}, ("alphabet=64", "70", "replacement"), {"replacement": True}),
+    ("random_copy", {"length": 20}, ("length=20", "32"), {"length": 32}),
+    ("random_copy", {"mode": "prefix", "queries": 9}, ("queries=9", "8"), {"queries": 8}),
+    ("random_copy", {"least": 17}, ("least=17", "items=16"), {"least": 16}),
+    (
+        "random_copy",
+        {"mode": "prefix", "replacement": True, "queries": 1, "alphabet": 26},
+        ("key_tokens=1", "26"),
+        {"key_tokens": 2},
+    ),
+    ("needle", {"queries": 2}, ("queries=2", "keys=1"), {"keys": 2}),
+    ("needle", {"haystack": "file"}, ("path=''", "haystack=file"), {"haystack": "noise"}),
+    ("needle", {"keys": 60}, ("length=128", "raise length"), {"length": 200}),
+    ("selective_retention", {"span": 7}, ("span=7", "8"), {"span": 8}),
+    ("record_update", {"lags": 9}, ("lags=9", "10"), {"lags": 10}),
+    ("record_update", {"length": 60}, ("length=60", "raise length"), {"length": 100}),
+    ("stack", {"pushes": 8}, ("length=72", "128"), {"length": 128}),
+    ("stack", {"stacks": 17, "pushes": 1}, ("key_vocabulary=16", "17"), {"key_vocabulary": 17}),
+    ("directed_forgetting", {"pairs": 10}, ("length=56", "61", "9"), {"length": 61}),
+]
+
+
+@pytest.mark.parametrize("name, fields, words, repair", REFUSED)
+def test_the_refusal_says_what_would_do(name, fields, words, repair):
+    with pytest.raises(BadRequest) as caught:
+        make_task(name, **fields)
+    message = str(caught.value)
+    assert "\n" not in message and message.startswith("task")
+    for word in words:
+        assert word in message, message
+    make_task(name, **{**fields, **repair}).sample(torch.arange(4))
+
+
+def test_unknown_names_and_splits():
+    with pytest.raises(BadRequest, match="did you mean 'key_overwrite'"):
+        make_task("key_overwrit")
+    with pytest.raises(BadRequest, match="did you mean 'versions'"):
+        make_task("key_overwrite", version=3)
+    with pytest.raises(BadRequest, match="validation"):
+        make_task("key_overwrite").sample(torch.arange(2), split="dev")  # type: ignore[arg-type]
+
+
+def test_a_text_that_cannot_be_read(tmp_path):
+    broken, short = tmp_path / "broken.txt", tmp_path / "short.txt"
+    broken.write_bytes(b"abc\xff\xfe" * 100)
+    short.write_text("short")
+    for path, words in ((tmp_path / "none.txt", "No such file"), (broken, "byte 3 is not UTF-8"), (short, "5 bytes")):
+        with pytest.raises(BadRequest, match=words):
+            make_task("needle", haystack="file", path=str(path))
+
+
+def test_small_spaces_are_split_by_content_or_refused():
+    task = make_task("random_copy", alphabet=16, items=6, length=12)
+    assert task.bits < 80
+    seen = {split: set() for split in ("train", "validation", "test")}
+    for split, rows in seen.items():
+        batch = task.sample(torch.arange(3000), split=split)  # type: ignore[arg-type]
+        assert torch.equal(task.solve(batch.inputs), batch.targets)
+        rows |= {tuple(row) for row in batch.inputs.tolist()}
+    assert not (seen["train"] & seen["test"] or seen["train"] & seen["validation"] or seen["validation"] & seen["test"])
+    with pytest.raises(BadRequest, match="too few to share among three splits"):
+        make_task("random_copy", alphabet=4, items=2, length=8).sample(torch.arange(4))
+    with pytest.raises(BadRequest, match="too few to share"):
+        make_task("directed_forgetting", pairs=2).sample(torch.arange(4))
