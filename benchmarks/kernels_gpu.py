@@ -85,7 +85,7 @@ def operands(op: str, shape: tuple[int, ...], device: str = "cuda") -> dict[str,
         made["erase"] = uniform(erase)
     if write == "channel":
         made["erase"], made["write"] = made["erase"].bfloat16(), uniform("channel").bfloat16()
-    return {name: x.requires_grad_() for name, x in made.items()}
+    return made
 
 
 def ours(op: str, x: dict[str, Tensor], backend: str = "auto") -> Tensor:
@@ -116,15 +116,19 @@ class Case:
 
     def __init__(self, run: Callable[[dict[str, Tensor]], Tensor], x: dict[str, Tensor]):
         self.run, self.x = run, x
-        self.cotangent = torch.randn(x["v"].shape, device=x["v"].device).to(x["v"].dtype)
+        # a generator of its own: a failed capture leaves the default one unusable
+        g = torch.Generator(x["v"].device).manual_seed(1)
+        self.cotangent = torch.randn(x["v"].shape, device=x["v"].device, generator=g).to(x["v"].dtype)
 
     def forward(self) -> Tensor:
         with torch.no_grad():
             return self.run(self.x)
 
     def both(self) -> tuple[Tensor, ...]:
-        o = self.run(self.x)
-        return o, *torch.autograd.grad(o, list(self.x.values()), self.cotangent)
+        # fresh leaves: those of another stream could not be captured
+        x = {name: value.detach().requires_grad_() for name, value in self.x.items()}
+        o = self.run(x)
+        return o.detach(), *torch.autograd.grad(o, list(x.values()), self.cotangent)
 
     def graph(self, what: Callable[[], Any]) -> Callable[[], None]:
         stream = torch.cuda.Stream()
@@ -143,7 +147,7 @@ def reference(op: str, case: Case, elements: int = 2) -> list[Tensor]:
     """Outputs and gradients of the first batch elements in float64."""
     x = {name: value[:elements].detach().double().requires_grad_() for name, value in case.x.items()}
     o = ours(op, x, "chunked")
-    return [o, *torch.autograd.grad(o, list(x.values()), case.cotangent[:elements].double())]
+    return [o.detach(), *torch.autograd.grad(o, list(x.values()), case.cotangent[:elements].double())]
 
 
 def time_of(function: Callable[[], Any], rep: int) -> float:
@@ -201,7 +205,8 @@ def measure_shape(op: str, shape: tuple[int, ...], sides: dict[str, Callable], r
 def attention(shape: tuple[int, ...], rep: int) -> Row:
     """PyTorch's causal attention at the same shape, for scale."""
     B, T, H, D = shape
-    q, k, v = (torch.randn(B, H, T, D, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    g = torch.Generator("cuda").manual_seed(0)
+    q, k, v = (torch.randn(B, H, T, D, device="cuda", generator=g).bfloat16() for _ in range(3))
     case = Case(
         lambda x: scaled_dot_product_attention(x["q"], x["k"], x["v"], is_causal=True), {"q": q, "k": k, "v": v}
     )
@@ -215,7 +220,7 @@ def first_calls(ops: tuple[str, ...] = tuple(OPS)) -> dict[str, float]:
     torch.zeros(1, device="cuda")
     found = {}
     for op in ops:
-        x = operands(op, (2, 64, 2, 64))
+        x = {name: value.requires_grad_() for name, value in operands(op, (2, 64, 2, 64)).items()}
         torch.cuda.synchronize()
         start = time.perf_counter()
         torch.autograd.grad(ours(op, x).sum(), list(x.values()))

@@ -70,7 +70,8 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
     """The configuration for outputs of `dtype`, `programs` = B*H, and decay and erase of kind 0 none, 1 scalar, 2 channel."""
     BK, FV = padded(K), padded(V)
     wide = max(BK, FV)
-    fast = dtype == torch.bfloat16
+    # the interpreter computes bfloat16 wrongly: there it is only loaded and stored
+    fast = dtype == torch.bfloat16 and not interpreted()
     solved = erase > 0 or decay == 2
     # nothing to solve: longer chunks save states; else 16 tokens, where the inverse and the anchors are cheapest
     C = 16 if solved or not fast else 32 if wide <= 32 else 64
