@@ -14,6 +14,7 @@ from torch.optim import AdamW
 from mnemolab.models.backbone import Backbone
 from mnemolab.tasks.base import Task
 from mnemolab.trainers.config import RunConfig
+from mnemolab.trainers.query_loss import IGNORED, query_loss
 from mnemolab.trainers.steps import LOG_STEPS, EagerSteps, Steps
 from mnemolab.trainers.stops import NotFinite
 
@@ -33,7 +34,7 @@ def best_steps(
     if device.type == "cuda" and world == 1:
         return GraphSteps(model, optimiser, task, config, device, **rest)
     steps = EagerSteps(model, optimiser, task, config, device, world=world, **rest)
-    steps.how = "eager" if device.type == "cpu" else f"eager: {world} devices share the run"
+    steps.how = "eager" if world == 1 else f"eager: {world} devices share the run"
     return steps
 
 
@@ -52,9 +53,11 @@ class GraphSteps(Steps):
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._at_block = torch.zeros((), dtype=torch.int64, device=device)
         self._offsets = torch.arange(self.block * feed.batch_size, device=device)
-        shape = (self.block, feed.batch_size, length)
-        self._inputs = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._targets = torch.full(shape, -100, dtype=torch.int64, device=device)
+        slots = feed.task.sample(torch.arange(1)).queries["position"].shape[1]
+        whole = (self.block, feed.batch_size)
+        self._inputs = torch.zeros(*whole, length, dtype=torch.int64, device=device)
+        self._positions = torch.zeros(*whole, slots, dtype=torch.int64, device=device)
+        self._wanted = torch.full((*whole, slots), IGNORED, dtype=torch.int64, device=device)
         self._rates = torch.tensor(self.rates, dtype=torch.float32, device=device)
         self._ring = torch.zeros(LOG_STEPS, 2, device=device)
         self._not_finite = torch.zeros((), device=device)
@@ -89,11 +92,7 @@ class GraphSteps(Steps):
         if self._replay_step is not None:
             self._replay_step()
         elif self._warm < WARM_STEPS:
-            side = torch.cuda.Stream(self.device)
-            side.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(side):
-                self._step_body()
-            torch.cuda.current_stream(self.device).wait_stream(side)
+            self._warm_up(self._step_body)
             self._warm += 1
         else:
             self._replay_step = self._captured(self._step_body, "steps")
@@ -111,6 +110,14 @@ class GraphSteps(Steps):
             self._replay_block = self._captured(self._block_body, "making examples")
             self._replay_block()
         self._held = number
+
+    def _warm_up(self, body: Callable[[], None]) -> None:
+        """Run `body` on another stream: what is captured later must not depend on the default stream's past."""
+        here, side = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            body()
+        here.wait_stream(side)
 
     def _captured(self, body: Callable[[], None], what: str) -> Callable[[], None]:
         """A replay of `body`, or `body` itself where it cannot be captured."""
@@ -133,13 +140,17 @@ class GraphSteps(Steps):
         feed = self.feed
         indices = self._at_block * (self.block * feed.batch_size) + self._offsets
         batch = feed.task.sample(indices, split="train", seed=feed.seed, device=self.device)
-        self._inputs.copy_(batch.inputs.view_as(self._inputs))
-        self._targets.copy_(batch.targets.view_as(self._targets))
+        position = batch.queries["position"]
+        wanted = torch.where(position >= 0, batch.targets.gather(1, position.clamp(min=0)), IGNORED)
+        for held, made in ((self._inputs, batch.inputs), (self._positions, position), (self._wanted, wanted)):
+            held.copy_(made.view_as(held))
 
     def _step_body(self) -> None:
         self.optimiser.zero_grad(set_to_none=True)
         at = (self._cursor % self.block).view(1)
-        loss = self._loss(self._inputs.index_select(0, at)[0], self._targets.index_select(0, at)[0])
+        parts = (held.index_select(0, at)[0] for held in (self._inputs, self._positions, self._wanted))
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16"):
+            loss = query_loss(self.model, *parts)
         loss.backward()
         norm = self._clip()
         row = torch.stack((loss.detach().float(), norm.detach().float()))

@@ -157,3 +157,33 @@ def test_a_sweep_is_named_after_its_file(values, tmp_path):
 
     (tmp_path / "overwriting.yaml").write_text(yaml.safe_dump({"base": values()}))
     assert Sweep.from_yaml(tmp_path / "overwriting.yaml").name == "overwriting"
+
+
+def shipped():
+    from importlib.resources import files
+
+    return sorted(path.name for path in (files("mnemolab.configs") / "sweeps").iterdir() if path.name.endswith(".yaml"))
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_sweeps_can_run(name):
+    from importlib.resources import files
+
+    found = Sweep.from_yaml(str(files("mnemolab.configs") / "sweeps" / name))
+    assert len(found.runs) >= 2
+    assert found.name == name.removesuffix(".yaml")
+
+
+def test_the_sweep_of_the_documentation_is_one():
+    """The YAML blocks of docs/training.md are a run and a sweep."""
+    import re
+    from pathlib import Path
+
+    import yaml
+
+    from mnemolab.trainers import RunConfig
+
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    run, sweep_values = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
+    assert RunConfig.from_dict(run).model["name"] == "kda"
+    assert len(Sweep.from_dict(sweep_values).runs) == 2 * 2 * 3 * 2 * 4 * 3

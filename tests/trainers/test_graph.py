@@ -1,0 +1,156 @@
+"""Graph steps without a GPU: their bookkeeping with replays that simply run again, and that nothing waits for the host."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mnemolab.models import STAGES
+from mnemolab.trainers import graph as graph_module
+from mnemolab.trainers.data import sample_range
+from mnemolab.trainers.graph import GraphSteps, best_steps
+from mnemolab.trainers.query_loss import query_loss
+from mnemolab.trainers.steps import EagerSteps, make_optimiser
+from mnemolab.trainers.stops import NotFinite
+
+CPU = torch.device("cpu")
+
+
+class Replayed(GraphSteps):
+    """On the CPU: a capture records the function and a replay calls it."""
+
+    def _captured(self, body, what):
+        return body
+
+    def _warm_up(self, body):
+        body()
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """`replayed(config)`: a graph stepper on the CPU."""
+
+    def make(config, block=2):
+        monkeypatch.setattr(graph_module, "BLOCK_STEPS", block)
+        model = config.make_model()
+        optimiser = make_optimiser(model, config, CPU)
+        for group in optimiser.param_groups:
+            group["lr"] = torch.tensor(group["lr"])
+        return Replayed(model, optimiser, config.make_task(), config, CPU)
+
+    return make
+
+
+def eager(config):
+    model = config.make_model()
+    return EagerSteps(model, make_optimiser(model, config, CPU), config.make_task(), config, CPU)
+
+
+@pytest.mark.parametrize("block", [1, 2, 5])
+def test_the_same_steps_as_one_after_the_other(tiny, replayed, block):
+    config = tiny(**{"budget.steps": 12})
+    plain, graph = eager(config), replayed(config, block)
+    for count in (1, 4, 7):
+        plain.advance(count)
+        graph.advance(count)
+        expected, found = plain.drain(), graph.drain()
+        assert [row[0] for row in found] == [row[0] for row in expected]
+        for a, b in zip(found, expected, strict=True):
+            assert a[1:] == pytest.approx(b[1:], rel=1e-4)
+    for a, b in zip(plain.parameters, graph.parameters, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
+def test_a_resumed_stepper_goes_on_where_it_was(tiny, replayed):
+    config = tiny(**{"budget.steps": 9})
+    whole, first, second = replayed(config), replayed(config), replayed(config)
+    whole.advance(9)
+    first.advance(5)
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimiser.load_state_dict(first.optimiser.state_dict())
+    second.step = 5
+    second.advance(4)
+    assert second.drain() == whole.drain()[5:]
+
+
+def test_a_step_that_is_not_finite_and_all_after_it_change_nothing(tiny, replayed, monkeypatch):
+    config = tiny(**{"budget.steps": 9})
+    steps, calls = replayed(config), []
+
+    def loss(*args):
+        calls.append(1)
+        return query_loss(*args) * (float("nan") if len(calls) == 3 else 1.0)
+
+    monkeypatch.setattr(graph_module, "query_loss", loss)
+    steps.advance(2)
+    before = [p.detach().clone() for p in steps.parameters]
+    steps.advance(4)
+    assert all(torch.equal(a, b) for a, b in zip(before, steps.parameters, strict=True))
+    with pytest.raises(NotFinite) as error:
+        steps.drain()
+    assert error.value.step == 3
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+def test_query_loss_is_the_loss_of_the_model(tiny, monkeypatch, pieces):
+    if pieces:
+        monkeypatch.setattr("mnemolab.trainers.query_loss.LOGITS_AT_ONCE", 200)
+    config = tiny()
+    batch = sample_range(config.make_task(), 0, 4, "train", 0, CPU)
+    position = batch.queries["position"]
+    position[1, 2:] = -1  # an example with fewer queries
+    targets = torch.full_like(batch.targets, -100)
+    wanted = torch.where(position >= 0, batch.targets.gather(1, position.clamp(min=0)), -100)
+    targets.scatter_(1, position.clamp(min=0), wanted)
+    targets[1, 0] = -100  # where the unused slots pointed
+    one, two = config.make_model(), config.make_model()
+    first, second = one.loss(batch.inputs, targets), query_loss(two, batch.inputs, position, wanted)
+    assert second.item() == pytest.approx(first.item(), rel=1e-5)
+    first.backward()
+    (2 * second).backward()
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(2 * a.grad, b.grad, atol=1e-5, rtol=1e-4)  # type: ignore[operator]
+
+
+class NoWaiting(TorchDispatchMode):
+    """Raises on operations whose result has a shape that depends on data, or that read a value back to the host."""
+
+    FORBIDDEN = ("nonzero", "_local_scalar_dense", "masked_select", "unique", "bincount", "equal")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        masks = name.startswith("index") and any(
+            isinstance(i, torch.Tensor) and i.dtype == torch.bool
+            for i in (args[1] if isinstance(args[1], (list, tuple)) else ())
+        )
+        if name in self.FORBIDDEN or masks:
+            raise AssertionError(f"{func} waits for the host: a CUDA graph cannot hold it")
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_watch_for_waiting_sees_the_masked_loss(tiny):
+    config = tiny()
+    batch = sample_range(config.make_task(), 0, 4, "train", 0, CPU)
+    with pytest.raises(AssertionError, match="waits for the host"), NoWaiting():
+        config.make_model().loss(batch.inputs, batch.targets)
+
+
+@pytest.mark.parametrize("stage", ["gpt2", "linear_attention", "deltanet", "gated_deltanet", "kda", "lstm"])
+def test_a_step_never_waits_for_the_host(tiny, replayed, stage, monkeypatch):
+    """Values are checked on the CPU alone, so that check is left out here."""
+    if stage not in STAGES:
+        pytest.skip(f"no stage {stage}")
+    monkeypatch.setattr("mnemolab.kernels.operands._nonpositive", lambda log_decay: None)
+    steps = replayed(tiny(**{"model.name": stage}))
+    steps.advance(1)
+    with NoWaiting():
+        steps._step_body()
+
+
+def test_graphs_are_for_one_cuda_device(tiny):
+    config = tiny()
+    model = config.make_model()
+    optimiser = make_optimiser(model, config, CPU)
+    steps = best_steps(model, optimiser, config.make_task(), config, CPU, world=1)
+    assert (type(steps), steps.how) == (EagerSteps, "eager")
+    steps = best_steps(model, optimiser, config.make_task(), config, CPU, rank=0, world=2)
+    assert steps.how == "eager: 2 devices share the run"
