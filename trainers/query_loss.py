@@ -6,12 +6,14 @@ B batch, T time, Q query slots per example, D width, N vocabulary, R = B*Q rows.
 position, so gathering its slots says the same with fixed shapes; unused slots have the target -100.
 """
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnemolab.kernels.triton.table import interpreted
 from mnemolab.models.backbone import Backbone
 
 __all__ = ["query_loss"]
@@ -32,6 +34,13 @@ def query_loss(model: Backbone, inputs: Tensor, positions: Tensor, wanted: Tenso
     return _RowLoss.apply(rows, model.head_weight, wanted.flatten(), dtype)  # type: ignore[return-value]
 
 
+def _fused(rows: Tensor) -> bool:
+    """Whether the Triton kernel takes these rows."""
+    if rows.dtype == torch.float64 or find_spec("triton") is None:
+        return False
+    return rows.is_cuda or interpreted()
+
+
 class _RowLoss(torch.autograd.Function):
     """Mean of -log softmax(rows weight^T)[wanted] over rows whose target is not -100.
 
@@ -50,10 +59,17 @@ class _RowLoss(torch.autograd.Function):
             size = max(1, LOGITS_AT_ONCE // weight.shape[0])
             for first in range(0, x.shape[0], size):
                 piece = slice(first, first + size)
-                scores = F.log_softmax(F.linear(x[piece], w), -1, dtype=loss.dtype)
-                loss -= (scores.gather(1, target[piece])[:, 0] * share[piece]).sum()
-                error = scores.exp_().scatter_add_(1, target[piece], -torch.ones_like(scores[:, :1]))
-                error = error.mul_(share[piece, None]).to(dtype)  # d loss / d logits
+                logits = F.linear(x[piece], w)
+                if _fused(rows):
+                    from mnemolab.kernels.triton.softmax_error import softmax_error_
+
+                    loss += softmax_error_(logits, wanted[piece], share[piece]).sum()
+                    error = logits
+                else:
+                    scores = F.log_softmax(logits, -1, dtype=loss.dtype)
+                    loss -= (scores.gather(1, target[piece])[:, 0] * share[piece]).sum()
+                    error = scores.exp_().scatter_add_(1, target[piece], -torch.ones_like(scores[:, :1]))
+                    error = error.mul_(share[piece, None]).to(dtype)  # d loss / d logits
                 grad_rows[piece] = error @ w
                 grad_weight += (error.T @ x[piece]).to(loss.dtype)
         ctx.save_for_backward(grad_rows.to(rows.dtype), grad_weight.to(weight.dtype))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mnemolab.kernels.triton.table import interpreted
 from mnemolab.models import STAGES
 from mnemolab.trainers import graph as graph_module
 from mnemolab.trainers.data import sample_range
@@ -90,8 +91,12 @@ def test_a_step_that_is_not_finite_and_all_after_it_change_nothing(tiny, replaye
     assert error.value.step == 3
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("pieces", [False, True])
-def test_query_loss_is_the_loss_of_the_model(tiny, monkeypatch, pieces):
+def test_query_loss_is_the_loss_of_the_model(tiny, monkeypatch, pieces, fused):
+    if fused and not interpreted():
+        pytest.skip("needs TRITON_INTERPRET=1")
+    monkeypatch.setattr("mnemolab.trainers.query_loss._fused", lambda rows: fused)
     if pieces:
         monkeypatch.setattr("mnemolab.trainers.query_loss.LOGITS_AT_ONCE", 200)
     config = tiny()
@@ -154,3 +159,22 @@ def test_graphs_are_for_one_cuda_device(tiny):
     assert (type(steps), steps.how) == (EagerSteps, "eager")
     steps = best_steps(model, optimiser, config.make_task(), config, CPU, rank=0, world=2)
     assert steps.how == "eager: 2 devices share the run"
+
+
+@pytest.mark.skipif(not interpreted(), reason="needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize(("columns", "block"), [(5, 4096), (64, 64), (300, 128)])
+def test_softmax_error_against_autograd(columns, block, monkeypatch):
+    from mnemolab.kernels.triton import softmax_error
+
+    monkeypatch.setattr(softmax_error, "BLOCK", block)
+    source = torch.Generator().manual_seed(columns)
+    logits = 4 * torch.randn(7, columns, generator=source)
+    wanted = torch.randint(0, columns, (7,), generator=source)
+    share = torch.rand(7, generator=source)
+    wanted[2], share[2] = -100, 0.0
+    leaf = logits.clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(leaf, wanted, reduction="none", ignore_index=-100) * share
+    expected.sum().backward()
+    losses = softmax_error.softmax_error_(logits, wanted, share)
+    torch.testing.assert_close(losses, expected.detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits, leaf.grad, atol=1e-5, rtol=1e-5)

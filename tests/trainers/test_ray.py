@@ -1,0 +1,67 @@
+"""The Ray engine on a cluster of several nodes on one machine, one of them killed while it works."""
+
+import os
+
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.cluster_utils import Cluster
+
+from mnemolab.errors import BadRequest
+from mnemolab.trainers import Sweep, load_run, run_sweep
+from mnemolab.trainers.events import Failed, Finished, Progress, Started
+from mnemolab.trainers.ray_engine import RayEngine
+
+pytestmark = [
+    pytest.mark.slow,  # nodes and actors take a while to come up
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+]
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    # the head has no CPU for actors: they live on the two nodes
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    monkeypatch.setenv("RAY_ADDRESS", made.address)
+    yield made
+    made.shutdown()
+
+
+def test_a_lost_node_loses_no_run(cluster, values, tmp_path, plugin):
+    """Four runs of some seconds on two nodes of one CPU; a node dies once both work. One more run raises."""
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    cluster.wait_for_nodes()
+    long = values(**{"budget.steps": 1500, "budget.evaluate_every": 500})
+    bad = {"task": {"name": "faulty", "fault": "raise", "cure": str(tmp_path / "cure")}}
+    sweep = Sweep.from_dict({"name": "s", "base": long, "list": [*({"seed": seed} for seed in range(4)), bad]})
+    events, working = [], set()
+
+    def hear(event):
+        events.append(event)
+        if isinstance(event, Progress):
+            working.add(event.run_id)
+        if len(working) == 2 and nodes:
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+            nodes.clear()
+
+    outcome = run_sweep(sweep, tmp_path, engine="ray", workers=2, on_event=hear, plugins=[plugin])
+    (broken,) = [run.run_id for run in sweep.runs if run.task["name"] == "faulty"]
+    assert outcome.failed == (broken,)
+    assert len(outcome.done) == 4
+    assert all(load_run(tmp_path / name).result["test"] for name in outcome.done)
+    started = [event.run_id for event in events if isinstance(event, Started)]
+    assert len(started) == 6  # the lost run was started twice
+    assert len([event for event in events if isinstance(event, Finished)]) == 4
+    assert "this task is faulty" in next(event.error for event in events if isinstance(event, Failed))
+
+    (tmp_path / "cure").touch()
+    again = run_sweep(sweep, tmp_path, engine="ray", workers=1, plugins=[plugin])
+    assert (again.done, again.failed, len(again.skipped)) == ((broken,), (), 4)
+
+
+def test_a_cluster_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+    with pytest.raises(BadRequest, match="no Ray cluster answers"), RayEngine():
+        pass
