@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mnemolab.analysis.cells import axis_bins, codes_of
+from mnemolab.analysis.cells import Grid, codes_of, numbers
 from mnemolab.analysis.records import require
 from mnemolab.analysis.statistics.intervals import bootstrap_totals
 from mnemolab.errors import BadRequest
@@ -20,7 +20,6 @@ __all__ = ["contrast", "index", "release", "slope"]
 
 Array = NDArray[np.float64]
 Mask = ArrayLike | str | Sequence[str]
-_BLOCKS = 512
 
 
 def index(
@@ -207,13 +206,15 @@ def contrast(
 def _mask(records: pd.DataFrame, chosen: Mask, what: str) -> NDArray[np.bool_]:
     """A boolean per row; condition names become one. Raises BadRequest for an unknown condition or no query."""
     if isinstance(chosen, str) or (isinstance(chosen, list | tuple) and chosen and isinstance(chosen[0], str)):
-        names = [chosen] if isinstance(chosen, str) else list(chosen)
+        names = [chosen] if isinstance(chosen, str) else [str(name) for name in chosen]
         require(records, ["condition"], what)
-        have = set(map(str, records["condition"].unique()))
-        for name in names:
-            if name not in have:
-                raise BadRequest(f"{what}={name!r}: no query has this condition; have: {', '.join(sorted(have))}")
-        return records["condition"].isin(names).to_numpy()
+        codes, labels = codes_of(records["condition"])
+        texts = [str(label) for label in labels]
+        chosen = np.isin(codes, [texts.index(name) for name in names if name in texts])
+        if not chosen.any() or any(name not in texts for name in names):
+            have = sorted({texts[c] for c in np.unique(codes)})
+            raise BadRequest(f"{what}={', '.join(names)}: no query has this condition; have: {', '.join(have)}")
+        return chosen
     mask = np.asarray(chosen, dtype=bool)
     if mask.shape != (len(records),) or not mask.any():
         raise BadRequest(f"{what}: chooses {int(mask.sum())} of {len(records)} queries; need at least one")
@@ -230,35 +231,11 @@ def _totals(
 ) -> tuple[list[tuple[dict, list[Array]]], Array, list]:
     """Per group of `by`: its key and a table (E, masks * 2 * X) for each run; then x (X,) and the cells' labels."""
     require(records, [c for c in (axis, *by, "run_id", "example", value) if c], "interference index")
-    weight = records[value].to_numpy(dtype=float, na_value=np.nan)
-    if axis is None:
-        cell, x, labels = np.zeros(len(records), dtype=np.int64), np.zeros(1), [0]
-    elif pd.api.types.is_numeric_dtype(records[axis]):
-        along = records[axis].to_numpy(dtype=float)
-        _, cell = np.unique(axis_bins(along, bins), return_inverse=True)
-        x = np.bincount(cell, weights=along) / np.bincount(cell)
-        labels = [float(v) for v in x]
-    else:
-        cell, labels = codes_of(records[axis])
-        x = np.arange(len(labels), dtype=float)
-    run, run_names = codes_of(records["run_id"])
-    block = records["example"].to_numpy() % _BLOCKS
-    shape = (len(run_names), int(block.max()) + 1, len(x))
-    at = (run * shape[1] + block) * shape[2] + cell
-    parts = []
-    for mask in masks:
-        use = mask & np.isfinite(weight)
-        size = int(np.prod(shape))
-        parts.append(np.bincount(at[use], weights=weight[use], minlength=size).reshape(shape))
-        parts.append(np.bincount(at[use], minlength=size).reshape(shape).astype(float))
-    tables = np.concatenate(parts, -1)  # (runs, E, masks * 2 * X)
-    first = np.unique(run, return_index=True)[1]
-    keys = records.iloc[first][list(by)].reset_index(drop=True)
-    groups = []
-    for key, rows in keys.groupby(list(by), sort=False, observed=True).indices.items():
-        named = dict(zip(by, key if isinstance(key, tuple) else (key,), strict=True))
-        groups.append((named, [tables[r] for r in rows]))
-    return groups, x, labels
+    any_mask = np.logical_or.reduce(masks)
+    grid = Grid.of(records, axis, by, bins, any_mask)
+    weight = numbers(records[value])
+    tables = np.concatenate([half for mask in masks for half in grid.sums(weight, mask)], -1)  # (G, E, masks * 2 * X)
+    return [(key, list(tables[rows])) for key, rows in grid.groups(by)], grid.x, grid.labels
 
 
 def _half_point(mean: Array, along: Array, log: bool) -> Array:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
-from mnemolab.analysis.cells import curve
+from mnemolab.analysis.cells import codes_of, curves, numbers
 from mnemolab.analysis.indices import contrast, index, release, slope
 from mnemolab.analysis.paradigms import (
     directed_forgetting,
     fan,
-    latest_only,
+    latest_mask,
     load_interference,
     output_interference,
     proactive,
@@ -26,6 +27,7 @@ from mnemolab.analysis.paradigms import (
     version_slope,
 )
 from mnemolab.analysis.records import require
+from mnemolab.errors import BadRequest
 
 __all__ = [
     "CLASSES",
@@ -58,10 +60,11 @@ def accuracy_by_versions(records: pd.DataFrame, by: Sequence[str] = ("arm",), se
 
     Columns `by`, versions, mean, low, high, runs, queries, chance.
     """
-    frame = _with_versions(records)
-    out = curve(frame, "versions", "correct", by, seed=seed)
-    chance = curve(frame, "versions", "chance", by, draws=1)[[*by, "versions", "mean"]]
-    return out.merge(chance.rename(columns={"mean": "chance"}), on=[*by, "versions"], how="left")
+    require(records, ["correct", "chance"], "accuracy by versions")
+    frame, latest = _with_versions(records, ["correct", "chance"], by)
+    found = curves(frame, "versions", {"correct": "correct", "chance": "chance"}, by, seed=seed, where=latest)
+    chance = found["chance"][[*by, "versions", "mean"]].rename(columns={"mean": "chance"})
+    return found["correct"].merge(chance, on=[*by, "versions"], how="left")
 
 
 def intrusions(
@@ -72,12 +75,18 @@ def intrusions(
     Columns `by`, axis, outcome, mean, low, high, runs, queries, chance, excess, excess_low, excess_high.
     """
     require(records, ["outcome", "n_stale", "chance"], "intrusions")
-    frame = _with_versions(records) if axis == "versions" else records
-    frames = []
+    needed = ["outcome", "n_stale", "chance"]
+    if axis == "versions":
+        frame, where = _with_versions(records, needed, by)
+    else:
+        frame, where = records, np.ones(len(records), dtype=bool)
+    outcome, labels = codes_of(frame["outcome"])
+    values: dict[str, ArrayLike] = {}
     for name in CLASSES:
-        share = (frame["outcome"] == name).to_numpy(dtype=float)
-        frames.append(_with_excess(frame, axis, share, _chance_of(frame, name), by, seed).assign(outcome=name))
-    return pd.concat(frames, ignore_index=True)
+        share = outcome == labels.index(name) if name in labels else np.zeros(len(frame), dtype=bool)
+        values |= {name: share, f"{name} excess": share - _chance_of(frame, name)}
+    found = curves(frame, axis, values, by, seed=seed, where=where)
+    return pd.concat([_beside(found[n], found[f"{n} excess"]).assign(outcome=n) for n in CLASSES], ignore_index=True)
 
 
 def stale_ages(
@@ -88,15 +97,16 @@ def stale_ages(
     Only queries whose key has a value of that age count, so each age has the same chance to intrude.
     """
     require(records, ["stale_age", "n_stale", "chance"], "intrusions by age")
-    records = latest_only(records)
-    deepest = int(records["n_stale"].max() if len(records) else 0) if oldest is None else oldest
+    latest, held = latest_mask(records), records["n_stale"].to_numpy()
+    deepest = int(held[latest].max(initial=0)) if oldest is None else oldest
+    age_given, chance = records["stale_age"].to_numpy(), numbers(records["chance"])
     frames = []
     for age in range(1, deepest + 1):
-        frame = records[records["n_stale"].to_numpy() >= age]
-        if len(frame):
-            share = (frame["stale_age"].to_numpy() == age).astype(float)
-            chance = frame["chance"].to_numpy(dtype=float)
-            frames.append(_with_excess(frame, None, share, chance, by, seed).drop(columns="cell").assign(age=age))
+        where = latest & (held >= age)
+        if where.any():
+            share = age_given == age
+            found = curves(records, None, {"share": share, "excess": share - chance}, by, seed=seed, where=where)
+            frames.append(_beside(found["share"], found["excess"]).drop(columns="cell").assign(age=age))
     if not frames:
         return pd.DataFrame(columns=[*by, "age", "mean", "low", "high", "runs", "queries", "chance", "excess"])
     return pd.concat(frames, ignore_index=True)
@@ -111,38 +121,41 @@ def stale_new_ratio(
     queries. Raises BadRequest when no query has a stale value.
     """
     require(records, ["log_odds_stale", "version"], "stale/new ratio")
-    frame = _with_versions(records)
-    frame = frame[np.isfinite(frame["log_odds_stale"].to_numpy(dtype=float))]
-    require(frame, [], "stale/new ratio (no key was overwritten)")
-    out = curve(frame, axis, -frame["log_odds_stale"].to_numpy(dtype=float), by, seed=seed)
+    frame, latest = _with_versions(records, ["log_odds_stale"], by)
+    odds = -numbers(frame["log_odds_stale"])
+    known = latest & np.isfinite(odds)
+    if not known.any():
+        raise BadRequest("stale/new ratio: no key was overwritten; no query has a stale value")
+    out = curves(frame, axis, {"odds": odds}, by, seed=seed, where=known)["odds"]
     out[["mean", "low", "high"]] = np.exp(out[["mean", "low", "high"]])
     return out.rename(columns={"mean": "ratio"})
 
 
-def _with_versions(records: pd.DataFrame) -> pd.DataFrame:
-    """Queries for the latest value, with `versions`."""
+def _with_versions(records: pd.DataFrame, needed: Sequence[str], by: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray]:
+    """The needed columns with `versions`, and which queries ask for the latest value."""
     require(records, ["version"], "versions")
-    frame = latest_only(records)
-    require(frame, [], "versions (no query asks for the latest value of its key)")
-    return frame if "versions" in frame else frame.assign(versions=frame["version"] + 1)
+    latest = latest_mask(records)
+    if not latest.any():
+        raise BadRequest("versions: no query asks for the latest value of its key")
+    columns = list(dict.fromkeys([*by, "run_id", "example", *needed]))
+    require(records, columns, "versions")
+    versions = records["versions"] if "versions" in records else records["version"] + 1
+    return records[columns].assign(versions=versions), latest
 
 
 def _chance_of(frame: pd.DataFrame, outcome: str) -> np.ndarray:
     """Share of class `outcome` when the answer is a guess among presented values."""
-    each = frame["chance"].to_numpy(dtype=float)
+    each = numbers(frame["chance"])
     if outcome == "correct":
         return each
-    stale = each * frame["n_stale"].to_numpy(dtype=float)
+    stale = each * frame["n_stale"].to_numpy()
     if outcome == "stale":
         return stale
-    return 1 - each - stale if outcome == "other_key" else np.zeros(len(frame))
+    return 1 - each - stale if outcome == "other_key" else np.zeros(len(frame), dtype=each.dtype)
 
 
-def _with_excess(
-    frame: pd.DataFrame, axis: str | None, share: np.ndarray, chance: np.ndarray, by: Sequence[str], seed: int
-) -> pd.DataFrame:
-    out = curve(frame, axis, share, by, seed=seed)
-    excess = curve(frame, axis, share - chance, by, seed=seed)
+def _beside(share: pd.DataFrame, excess: pd.DataFrame) -> pd.DataFrame:
+    out = share.copy()
     out["excess"], out["excess_low"], out["excess_high"] = excess["mean"], excess["low"], excess["high"]
     out["chance"] = out["mean"] - out["excess"]
     return out

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from mnemolab.analysis.cells import codes_of
 from mnemolab.analysis.indices import contrast, index, release, slope
 from mnemolab.analysis.records import require
 from mnemolab.errors import BadRequest
@@ -17,7 +18,7 @@ __all__ = [
     "ASKS",
     "directed_forgetting",
     "fan",
-    "latest_only",
+    "latest_mask",
     "load_interference",
     "output_interference",
     "proactive",
@@ -38,14 +39,14 @@ def proactive(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.Dat
 
     Needs key_overwrite with control=True. Columns as `indices.index`, the axis being `versions`.
     """
-    frame = _paired(records, "latest", "proactive interference")
+    frame = _paired(records, "latest", "proactive interference", by)
     return index(frame, "rebound", "control", "versions", by, seed=seed)
 
 
 def retroactive(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
     """Retroactive interference by `later` rebindings of the key: the first value asked, against the twin whose later
     bindings went to fresh keys. Needs key_overwrite with ask=first or mixed and control=True."""
-    frame = _paired(records, "first", "retroactive interference")
+    frame = _paired(records, "first", "retroactive interference", by)
     return index(frame.assign(later=frame["versions"] - 1), "rebound", "control", "later", by, seed=seed)
 
 
@@ -55,8 +56,10 @@ def load_interference(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -
     This is capacity: what other keys' writes cost a key that nobody rebinds. Columns as `indices.index` over `lag_writes`.
     """
     require(records, ["lag_writes", "n_stale"], "interference by other keys")
-    frame = records[(records["n_stale"].to_numpy() == 0) & (records["lag_writes"].to_numpy() >= 0)]
-    require(frame, [], "interference by other keys (every key was rebound)")
+    once = (records["n_stale"].to_numpy() == 0) & (records["lag_writes"].to_numpy() >= 0)
+    if not once.any():
+        raise BadRequest("interference by other keys: every key was rebound")
+    frame = _only(records, once, by, "lag_writes")
     lag = frame["lag_writes"].to_numpy()
     fewest = lag == lag.min()
     if fewest.all():
@@ -66,10 +69,13 @@ def load_interference(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -
 
 def version_slope(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
     """Slope of accuracy on ln versions and the number of versions at half accuracy. Columns as `indices.slope`."""
-    frame = latest_only(records)
-    require(frame, ["version"], "slope on versions")
-    versions = frame["versions"] if "versions" in frame else frame["version"] + 1
-    return slope(frame.assign(versions=versions), "versions", by=by, seed=seed)
+    require(records, ["version"], "slope on versions")
+    latest = latest_mask(records)
+    if not latest.any():
+        raise BadRequest("slope on versions: no query asks for the latest value of its key")
+    name = "versions" if "versions" in records else "version"
+    frame = _only(records, latest, by, name)
+    return slope(frame.assign(versions=frame[name] + (name == "version")), "versions", by=by, seed=seed)
 
 
 def release_from_interference(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
@@ -78,14 +84,15 @@ def release_from_interference(records: pd.DataFrame, by: By = ("arm",), seed: in
     Needs topic_switch with its conditions mixed. Columns as `indices.release`, with `condition` shift or return.
     """
     require(records, ["condition"], "release")
-    have = set(map(str, records["condition"].unique()))
+    have = set(map(str, codes_of(records["condition"])[1]))
     if not {"single", "no_shift", "shift"} <= have:
         raise BadRequest(
             "release: needs the conditions single, no_shift and shift (task topic_switch, condition=mixed)"
         )
     frame = records
     if "blocks_ago" in records:
-        frame = records[records["blocks_ago"].to_numpy() == 0]  # the last block, the same in all conditions
+        # the last block, the same in all conditions
+        frame = _only(records, records["blocks_ago"].to_numpy() == 0, by, "condition")
     parts = [
         release(frame, name, "no_shift", "single", by, seed=seed).assign(condition=name)
         for name in ("shift", "return")
@@ -108,9 +115,10 @@ def spacing(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataF
 def output_interference(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
     """Slope of accuracy on the number of queries read before. Needs sequential scoring: forked queries do not write."""
     require(records, ["query_index", "scoring"], "output interference")
-    frame = records[(records["scoring"] == "sequential").to_numpy()]
-    if frame.empty:
+    read = (records["scoring"] == "sequential").to_numpy()
+    if not read.any():
         raise BadRequest("output interference: these runs were scored forked; train with scoring=both or sequential")
+    frame = _only(records, read, by, "query_index")
     return slope(frame, "query_index", by=by, log=False, seed=seed)
 
 
@@ -121,9 +129,9 @@ def serial_position(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> 
     complements; designs that vary the lag apart from the position tell them apart.
     """
     require(records, ["serial_position", "load"], "serial position")
-    load = records["load"].to_numpy(dtype=float)
-    place = records["serial_position"].to_numpy(dtype=float) / np.maximum(load - 1, 1)
-    known = records["serial_position"].to_numpy() >= 0
+    load, at = records["load"].to_numpy(), records["serial_position"].to_numpy()
+    place = (at / np.maximum(load - 1, 1)).astype(np.float32)
+    known = at >= 0
     middle = known & (place >= 0.2) & (place <= 0.8)
     parts = []
     for name, chosen in (("primacy", known & (place <= 0.1)), ("recency", known & (place >= 0.9))):
@@ -141,12 +149,13 @@ def directed_forgetting(records: pd.DataFrame, by: By = ("arm",), seed: int = 0)
     Needs the task directed_forgetting. Columns `by`, part (cost: first block, benefit: later block), difference, low, high.
     """
     require(records, ["condition", "block"], "directed forgetting")
-    condition, block = records["condition"].astype(str).to_numpy(), records["block"].to_numpy()
-    if not {"keep", "forget"} <= set(condition):
+    codes, labels = codes_of(records["condition"])
+    block = records["block"].to_numpy()
+    if not {"keep", "forget"} <= set(map(str, labels)):
         raise BadRequest("directed forgetting: needs the conditions keep and forget (task directed_forgetting)")
     parts = []
     for name, number in (("cost", 0), ("benefit", 1)):
-        told, kept = (block == number) & (condition == "forget"), (block == number) & (condition == "keep")
+        told, kept = ((block == number) & (codes == labels.index(name)) for name in ("forget", "keep"))
         if told.any() and kept.any():
             parts.append(contrast(records, told, kept, by=by, seed=seed).assign(part=name))
     if not parts:
@@ -154,31 +163,38 @@ def directed_forgetting(records: pd.DataFrame, by: By = ("arm",), seed: int = 0)
     return pd.concat(parts, ignore_index=True)
 
 
-def latest_only(records: pd.DataFrame) -> pd.DataFrame:
-    """Queries for the latest value of their key: as `ask` says, else those with as many other values as earlier ones."""
+def latest_mask(records: pd.DataFrame) -> np.ndarray:
+    """Which queries ask for the latest value: as `ask` says, else those with as many other values as earlier ones."""
     if "ask" in records:
-        return records[records["ask"].to_numpy() == ASKS.index("latest")]
+        return records["ask"].to_numpy() == ASKS.index("latest")
     if "n_stale" in records and "version" in records:
-        return records[records["n_stale"].to_numpy() == records["version"].to_numpy()]
-    return records
+        return records["n_stale"].to_numpy() == records["version"].to_numpy()
+    return np.ones(len(records), dtype=bool)
 
 
-def _paired(records: pd.DataFrame, ask: str, what: str) -> pd.DataFrame:
+def _paired(records: pd.DataFrame, ask: str, what: str, by: By) -> pd.DataFrame:
     """Queries of `ask` in the conditions rebound and control, with `versions` those of the pair."""
     require(records, ["condition", "paired_versions"], what)
-    frame = records[records["paired_versions"].to_numpy() > 1]
-    if "ask" in frame:
-        frame = frame[frame["ask"].to_numpy() == ASKS.index(ask)]
+    asked = records["paired_versions"].to_numpy() > 1
+    if "ask" in records:
+        asked = asked & (records["ask"].to_numpy() == ASKS.index(ask))
     elif ask != "latest":
-        frame = frame[:0]
-    if frame.empty:
+        asked = np.zeros(len(records), dtype=bool)
+    if not asked.any():
         raise BadRequest(f"{what}: no query asks for the {ask} value of a rebound key; set task.ask to {ask} or mixed")
-    return frame.assign(versions=frame["paired_versions"])
+    frame = _only(records, asked, by, "condition", "paired_versions")
+    return frame.rename(columns={"paired_versions": "versions"})
+
+
+def _only(records: pd.DataFrame, rows: np.ndarray, by: By, *columns: str) -> pd.DataFrame:
+    """Chosen rows with the columns that an index needs: a big table is not copied whole."""
+    have = [c for c in dict.fromkeys([*by, "run_id", "example", "correct", *columns]) if c in records]
+    return records[have][rows]
 
 
 def _slopes(records: pd.DataFrame, axis: str, by: By, seed: int, log: bool) -> pd.DataFrame:
     require(records, [axis], f"{axis} effect")
-    frame = records[records[axis].to_numpy() > 0]
+    frame = _only(records, records[axis].to_numpy() > 0, by, axis, "log_odds_other")
     if frame.empty or frame[axis].nunique() < 2:
         raise BadRequest(f"{axis} effect: the records do not vary {axis}")
     parts = [slope(frame, axis, by=by, log=log, seed=seed).assign(measure="accuracy")]

@@ -193,6 +193,15 @@ class Study:
         return one_scoring(self.all_records)
 
     @cached_property
+    def by_task(self) -> dict[str, pd.DataFrame]:
+        """`records` of each task, without the columns that only other tasks have."""
+        names = self.records["task"].unique()
+        if len(names) == 1:
+            return {str(names[0]): self.records}
+        parts = {str(name): self.records[(self.records["task"] == name).to_numpy()] for name in sorted(map(str, names))}
+        return {name: part.dropna(axis=1, how="all") for name, part in parts.items()}
+
+    @cached_property
     def metrics(self) -> pd.DataFrame:
         return load_metrics(self.paths)
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
-from mnemolab.analysis.cells import curve as _curve
+from mnemolab.analysis.cells import curves, numbers
 from mnemolab.analysis.records import require
 
 __all__ = ["AXES", "corrected", "curve"]
@@ -38,18 +39,19 @@ def curve(
     Intervals are 95% over runs and sequences (`analysis.cells.curve`). Raises BadRequest when columns are missing.
     """
     require(records, [axis, "correct"], f"retention against {axis}")
-    records = records[records[axis].to_numpy() >= 0]  # -1: this query has no such thing, as when the answer is NONE
-    out = _curve(records, axis, "correct", by, bins, seed=seed)
-    on = [*by, axis]
+    values: dict[str, ArrayLike | str] = {"correct": "correct"}
     if "chance" in records:
-        out = _beside(out, _curve(records, axis, corrected(records), by, bins, seed=seed), on, "corrected")
-        chance = _curve(records, axis, "chance", by, bins, draws=1)[[*on, "mean"]]
-        out = out.merge(chance.rename(columns={"mean": "chance"}), on=on, how="left")
-    if "log_odds_other" in records and np.isfinite(records["log_odds_other"].to_numpy(dtype=float)).any():
-        out = _beside(out, _curve(records, axis, "log_odds_other", by, bins, seed=seed), on, "log_odds")
+        values |= {"corrected": corrected(records), "chance": "chance"}
+    if "log_odds_other" in records and bool(np.isfinite(numbers(records["log_odds_other"])).any()):
+        values["log_odds"] = "log_odds_other"
+    # -1: this query has no such thing, as when the answer is NONE
+    found = curves(records, axis, values, by, bins, seed=seed, where=records[axis].to_numpy() >= 0)
+    out = found["correct"]
+    for name in ("corrected", "log_odds"):
+        if name in found:
+            renamed = found[name].rename(columns={"mean": name, "low": f"{name}_low", "high": f"{name}_high"})
+            out = out.merge(renamed[[*by, axis, name, f"{name}_low", f"{name}_high"]], on=[*by, axis], how="left")
+    if "chance" in found:
+        chance = found["chance"][[*by, axis, "mean"]].rename(columns={"mean": "chance"})
+        out = out.merge(chance, on=[*by, axis], how="left")
     return out
-
-
-def _beside(left: pd.DataFrame, right: pd.DataFrame, on: list[str], name: str) -> pd.DataFrame:
-    renamed = right.rename(columns={"mean": name, "low": f"{name}_low", "high": f"{name}_high"})
-    return left.merge(renamed[[*on, name, f"{name}_low", f"{name}_high"]], on=on, how="left")

@@ -78,7 +78,7 @@ def intrusions_by_age(study: Study) -> list[Plot]:
     """Stale answers by how many versions back they were right, against guessing."""
     plots = []
     for task, records in tasks_with(study, "stale_age", "n_stale"):
-        if int(records["n_stale"].max()) < 1:
+        if int(records["n_stale"].max()) < 1 or not interference.latest_mask(records).any():
             continue
         ages = interference.stale_ages(records)
         looks = look(ages["arm"])

@@ -129,10 +129,9 @@ def tasks_with(study: Study, *columns: str):
     missing = [c for c in columns if c not in study.records]
     if missing:
         raise NotApplicable(f"the records lack the column {', '.join(missing)}")
-    for task, records in study.records.groupby("task", sort=True, observed=True):
-        good = records[columns[0]].notna()
-        if good.any():
-            yield str(task), records if good.all() else records[good]
+    for task, records in study.by_task.items():
+        if all(c in records for c in columns):
+            yield task, records
 
 
 def some(plots: list[Plot], why: str) -> list[Plot]:

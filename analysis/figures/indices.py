@@ -25,7 +25,7 @@ def interference_indices(study: Study) -> list[Plot]:
         panels = []
         for name, measure, axis, title, words in _PANELS:
             try:
-                frame = measure(records.dropna(axis=1, how="all"))
+                frame = measure(records)
             except BadRequest:
                 continue
             frame = frame[frame["note"] == ""].rename(columns={axis: "x", "index": "mean"})
@@ -71,7 +71,7 @@ def release_bars(study: Study) -> list[Plot]:
     plots = []
     for task, records in tasks_with(study, "condition"):
         try:
-            frame = paradigms.release_from_interference(records.dropna(axis=1, how="all"))
+            frame = paradigms.release_from_interference(records)
         except BadRequest:
             continue
         frame = frame.rename(columns={"difference": "mean"})

@@ -12,7 +12,15 @@ from mnemolab.errors import BadRequest
 def table(**columns) -> pd.DataFrame:
     """Records of one run where only the given columns matter."""
     rows = len(next(iter(columns.values())))
-    base = {"run_id": "a", "arm": "kda", "example": np.arange(rows), "chance": 0.25, "version": 0, "n_stale": 0}
+    before = columns.get("version", columns.get("n_stale", 0))
+    base = {
+        "run_id": "a",
+        "arm": "kda",
+        "example": np.arange(rows),
+        "chance": 0.25,
+        "version": before,
+        "n_stale": before,
+    }
     return pd.DataFrame({**base, **columns})
 
 
