@@ -93,6 +93,16 @@ class Task(ABC):
         """log2 of a lower bound on the number of different examples; small spaces are split by content."""
         return math.inf
 
+    @property
+    def signature_bits(self) -> float:
+        """log2 of a lower bound on the number of different signatures."""
+        return self.bits
+
+    def signature(self, batch: Batch) -> Tensor:
+        """(B, ...) int64, the part of an example that names its split where the space is small: a function of its tokens
+        that the examples of a group share."""
+        return batch.inputs
+
     def draw(self, random: Random) -> Batch:
         """The examples of `random`, made with its numbers alone and on its device."""
         raise NotImplementedError(f"{type(self).__name__} must define draw(random) -> Batch, or sample")
@@ -103,16 +113,16 @@ class Task(ABC):
         """Examples `indices` (B,) int64 of the stream (split, seed): a pure function of each index, on any device.
 
         Streams of different splits are independent. Where the space of examples is so small that they would collide
-        (`bits` below 80), an example belongs to the split that a hash of its tokens names, and candidates are drawn until
-        one does. Raises BadRequest for an unknown split and for spaces too small to split.
+        (`bits` below 80), an example belongs to the split that a hash of its `signature` names, and candidates are drawn
+        until one does. Raises BadRequest for an unknown split and for spaces too small to split.
         """
         self.check_split(split)
         indices = indices.to(device=device, dtype=torch.int64)
         by_content = self.bits < CONTENT_BITS
-        if by_content and (self.bits < LEAST_BITS or self.group > 1):
+        if by_content and self.signature_bits < LEAST_BITS:
             raise BadRequest(
-                f"{self.name}: about 2**{self.bits:.0f} different examples, too few to share among three splits "
-                f"(least 2**{LEAST_BITS if self.group == 1 else CONTENT_BITS}); raise the vocabulary or the number of items"
+                f"{self.name}: about 2**{max(0, self.signature_bits):.0f} different examples, too few to share among three "
+                f"splits (least 2**{LEAST_BITS}); raise the vocabulary or the number of items"
             )
         if indices.device.type != "cpu" or len(indices) <= self._chunk:
             return self._draw(indices, split, seed, by_content)
@@ -127,11 +137,11 @@ class Task(ABC):
         batch = self.draw(Random(self.name, split, seed, indices, group=self.group))
         attempt = 0
         while by_content:
-            wrong = (~belongs(batch.inputs, split)).nonzero()[:, 0]
+            wrong = (~belongs(self.signature(batch), split)).nonzero()[:, 0]
             if not len(wrong):
                 break
             attempt += 1
-            other = self.draw(Random(self.name, split, seed, indices[wrong], attempt))
+            other = self.draw(Random(self.name, split, seed, indices[wrong], attempt, self.group))
             batch.inputs[wrong], batch.targets[wrong] = other.inputs, other.targets
             for name, column in batch.queries.items():
                 column[wrong] = other.queries[name]

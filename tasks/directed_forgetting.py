@@ -83,6 +83,12 @@ class DirectedForgetting(Task):
         tokens = log2_arrangements(self.key_vocabulary, 2 * self.pairs)
         return order + tokens + log2_arrangements(self.value_vocabulary, 2 * self.pairs)
 
+    def signature(self, batch: Batch) -> Tensor:
+        """The context, whatever its cue."""
+        context = batch.inputs[:, : self.length - 2 * self.pairs]
+        forget, keep = self.vocabulary.token("forget"), self.vocabulary.token("keep")
+        return torch.where(context == forget, keep, context)
+
     def draw(self, random: Random) -> Batch:
         vocabulary, pairs, writes, device = self.vocabulary, self.pairs, 2 * self.pairs, random.device
         condition = random.twin[:, None] if self.condition == "mixed" else torch.full_like(random.twin, 1)[:, None]

@@ -111,6 +111,15 @@ class KeyOverwrite(Task):
         values = log2_arrangements(self.value_vocabulary, self.writes)
         return values + log2_arrangements(self.key_vocabulary, self.keys)
 
+    @property
+    def signature_bits(self) -> float:
+        values = 0 if self.ask in ("previous", "mixed") else log2_arrangements(self.value_vocabulary, self.keys)
+        return values + log2_arrangements(self.key_vocabulary, self.keys)
+
+    def signature(self, batch: Batch) -> Tensor:
+        """Asked keys and answers, which a control shares with its twin."""
+        return torch.cat([batch.queries["key"], batch.queries["target"]], 1)
+
     def draw(self, random: Random) -> Batch:
         vocabulary, writes, cue = self.vocabulary, self.writes, self._cue
         counts = balanced_counts(random, self.keys, self.versions)

@@ -3,6 +3,7 @@
 B batch, T time, P needles, A asked needles, C value tokens, Q = A * C scored positions.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -106,7 +107,9 @@ class Needle(Task):
     @property
     def bits(self) -> float:
         values = log2_arrangements(self.value_vocabulary, self._planted * self.value_tokens)
-        return values + log2_arrangements(self.key_vocabulary, self.keys)
+        # random tokens are as many as they can be; a step of the Markov chain has 2.6 bits
+        hay = {"random": math.log2(self.filler_vocabulary), "markov": 2.0}.get(self.haystack, 0.0) * (self._hay - 1)
+        return hay + values + log2_arrangements(self.key_vocabulary, self.keys)
 
     def draw(self, random: Random) -> Batch:
         vocabulary, planted, device = self.vocabulary, self._planted, random.device

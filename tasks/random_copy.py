@@ -29,8 +29,9 @@ class RandomCopy(Task):
         inputs   .  v3 v7 v1 .  recall recall recall
         targets  -  -  -  -  -  v3     v7     v1
 
-    Modes: "copy"; "reverse" (palindrome); "selective", the items scattered in filler; "prefix", a recall token and
-    `key_tokens` neighbouring tokens ask for the token after them; "suffix", for the token before them (Jelassi et al. 2024).
+    Modes: "copy"; "reverse" (palindrome); "selective", the items scattered in filler; "suffix" and "prefix", lookups of the
+    token after `key_tokens` neighbouring ones, with the key after the string (`recall v3 v7` wants v1) or before it (`key v3
+    v7`, then the string, then `recall`) (Jelassi et al. 2024).
     With `forced` the inputs after the first recall token are the answers so far, as in next-token training. `least` draws
     the string length anew on least .. items. Without `replacement` the items of a string are all different.
     """
@@ -90,16 +91,24 @@ class RandomCopy(Task):
         return self.mode in ("prefix", "suffix")
 
     @property
+    def _cues(self) -> int:
+        """Tokens before the string: the keys of mode prefix."""
+        return self.queries * (self.key_tokens + 1) if self.mode == "prefix" else 0
+
+    @property
     def _asking(self) -> int:
-        return self.queries * (self.key_tokens + 1) if self._lookup else self.items
+        """Tokens of the queries at the end."""
+        if not self._lookup:
+            return self.items
+        return self.queries * (1 if self.mode == "prefix" else self.key_tokens + 1)
 
     @property
     def _spare(self) -> int:
-        return self.length - self.items - self._asking
+        return self.length - self.items - self._cues - self._asking
 
     @property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(special=("recall",), values=self.alphabet, filler=self.filler_vocabulary)
+        return Vocabulary(special=("recall", "key"), values=self.alphabet, filler=self.filler_vocabulary)
 
     @property
     def bits(self) -> float:
@@ -120,7 +129,7 @@ class RandomCopy(Task):
         # a contiguous string is one thing among filler, scattered items are as many
         scattered = self.mode == "selective"
         before = room(random, self.items if scattered else 1, self._spare)
-        start = place + before  # (B,N)
+        start = self._cues + place + before  # (B,N)
         inputs = filler(random, self.length, vocabulary)
         inputs.scatter_(1, start, torch.where(place < items, string, inputs.gather(1, start)))
         if self._lookup:
@@ -147,28 +156,32 @@ class RandomCopy(Task):
         return assemble(inputs, columns)
 
     def _ask_keys(self, random: Random, inputs: Tensor, string: Tensor, start: Tensor) -> Batch:
-        """Queries of a recall token and a key of G tokens, whose neighbour is the answer."""
+        """Queries whose answer is the token after G neighbouring ones."""
         vocabulary, width, device = self.vocabulary, self.key_tokens + 1, random.device
-        unused = None
         if self.replacement:
             first, unused = self._unique_window(random, string)
         else:
             # segments that do not overlap: no answer is part of another query's key
             offset = random.below("segment offset", 1, bound=self.items % width + 1)
             first = random.distinct("segments", self.queries, self.items // width) * width + offset
-        prefix = self.mode == "prefix"
-        answer = first + (self.key_tokens if prefix else 0)
-        key = (first + (0 if prefix else 1))[..., None] + torch.arange(self.key_tokens, device=device)  # (B,Q,G)
+            unused = torch.zeros_like(first, dtype=torch.bool)
+        answer = first + self.key_tokens
+        key = first[..., None] + torch.arange(self.key_tokens, device=device)  # (B,Q,G)
         tokens = string.gather(1, key.flatten(1)).reshape(key.shape)
-        cue = torch.full_like(tokens[..., :1], vocabulary.token("recall"))
-        context = self.length - self.queries * width
-        asked = torch.cat([cue, tokens], 2).flatten(1)
-        inputs[:, context:] = asked if unused is None else torch.where(unused, inputs[:, context:], asked)
-        position = (context + torch.arange(1, self.queries + 1, device=device) * width - 1).expand_as(first)
-        position = position if unused is None else torch.where(unused, -1, position)
-        columns = self._columns(position, answer, torch.full_like(answer, self.items))
+        before = self.mode == "prefix"
+        cue = torch.full_like(tokens[..., :1], vocabulary.token("key" if before else "recall"))
+        cue = torch.cat([cue, tokens], 2).flatten(1)
+        context = self.length - self._asking
+        empty = unused.any(1, keepdim=True)
+        if before:
+            inputs[:, : self._cues] = torch.where(empty, inputs[:, : self._cues], cue)
+            cue = torch.full_like(first, vocabulary.token("recall"))
+        inputs[:, context:] = torch.where(empty, inputs[:, context:], cue)
+        size = self._asking // self.queries
+        position = context + torch.arange(1, self.queries + 1, device=device) * size - 1
+        columns = self._columns(torch.where(unused, -1, position), answer, torch.full_like(answer, self.items))
         columns |= {
-            "start": position - width + 1,
+            "start": position - size + 1,
             "fork": context,
             "key": tokens[..., -1],
             "target": string.gather(1, answer),
@@ -183,10 +196,9 @@ class RandomCopy(Task):
         weights = torch.tensor([self.alphabet**j for j in range(self.key_tokens)], device=device)
         code = ((windows - self.vocabulary.values.start) * weights).sum(-1)
         recurs = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
-        key = slice(0, -1) if self.mode == "prefix" else slice(1, None)
         place = torch.arange(self.items - width + 1, device=device)
         order = random.permutation("window", self.items - width + 1)
-        best = sort_distinct(recurs[:, key].long() << 40 | order << 16 | place)[:, :1]
+        best = sort_distinct(recurs[:, :-1].long() << 40 | order << 16 | place)[:, :1]
         return best & 0xFFFF, best >> 40 == 1
 
     def _columns(self, position: Tensor, serial: Tensor, items: Tensor) -> dict[str, Tensor | int]:
@@ -204,32 +216,30 @@ class RandomCopy(Task):
     def solve(self, inputs: Tensor) -> Tensor:
         vocabulary, targets = self.vocabulary, torch.full_like(inputs, -100)
         recall, size = vocabulary.token("recall"), self.key_tokens
+        cue = vocabulary.token("key") if self.mode == "prefix" else recall
         for row, tokens in enumerate(inputs.tolist()):
             asks = [t for t, token in enumerate(tokens) if token == recall]
             if not asks:
                 continue
             string = [token for token in tokens[: asks[0]] if token in vocabulary.values]
             if self._lookup:
-                for t in asks:
-                    key = tokens[t + 1 : t + 1 + size]
-                    at = next(
-                        j for j in range(len(string)) if string[j : j + size] == key and self._has_answer(j, string)
-                    )
-                    targets[row, t + size] = string[at + size] if self.mode == "prefix" else string[at - 1]
+                cues = [t for t, token in enumerate(tokens) if token == cue]
+                string = string[len(cues) * size if self.mode == "prefix" else 0 :]
+                for t, key_at in zip(asks, cues, strict=True):
+                    key = tokens[key_at + 1 : key_at + 1 + size]
+                    at = next(j for j in range(len(string) - size) if string[j : j + size] == key)
+                    targets[row, t if self.mode == "prefix" else t + size] = string[at + size]
                 continue
             wanted = string[::-1] if self.mode == "reverse" else string
             targets[row, asks[0] : asks[0] + len(wanted)] = torch.tensor(wanted)
         return targets
-
-    def _has_answer(self, at: int, string: list[int]) -> bool:
-        return at + self.key_tokens < len(string) if self.mode == "prefix" else at > 0
 
     def chance(self, batch: Batch) -> Tensor:
         """The most frequent token of the string, which is one among its tokens where all differ."""
         used = batch.queries["position"] >= 0
         guess = 1.0 / batch.queries["load"].clamp(min=1).float()
         if self.replacement:
-            context = batch.inputs[:, : self.length - self._asking] - self.vocabulary.values.start
+            context = batch.inputs[:, self._cues : self.length - self._asking] - self.vocabulary.values.start
             context = torch.where((context >= 0) & (context < self.alphabet), context, self.alphabet)
             counts = torch.zeros(len(batch), self.alphabet + 1, device=context.device)
             counts.scatter_add_(1, context, torch.ones_like(context, dtype=torch.float32))

@@ -12,19 +12,19 @@ LEAST_BITS = 12
 _SHARES = {"train": range(12), "validation": range(12, 14), "test": range(14, 16)}  # sixteenths
 
 
-def content_hash(inputs: Tensor) -> Tensor:
-    """(B,T) tokens to (B,) hashes of 63 bits: a sum with odd multipliers and a mix, in wrapping int64 on any device."""
-    places = torch.arange(1, inputs.shape[1] + 1, device=inputs.device)
+def content_hash(tokens: Tensor) -> Tensor:
+    """(B,N) tokens to (B,) hashes of 63 bits: a sum with odd multipliers and a mix, in wrapping int64 on any device."""
+    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     multipliers = places * 0x5851F42D4C957F2D + 0x14057B7EF767814F | 1
     multipliers = (multipliers ^ (multipliers >> 29)) * 0x3C79AC492BA7B653 | 1
-    mixed = ((inputs + 1) * multipliers).sum(1)
+    mixed = ((tokens + 1) * multipliers).sum(1)
     for shift, factor in ((32, 0x1C69B3F74AC4AE35), (29, 0x5CE4E5B9BF58476D)):
         mixed = (mixed ^ (mixed >> shift)) * factor
     return (mixed ^ (mixed >> 32)) & 0x7FFFFFFFFFFFFFFF
 
 
-def belongs(inputs: Tensor, split: str) -> Tensor:
-    """(B,) whether the hash of each example's tokens names `split`: 12, 2 and 2 sixteenths of the space."""
+def belongs(tokens: Tensor, split: str) -> Tensor:
+    """(B,) whether the hash of each row's tokens names `split`: 12, 2 and 2 sixteenths of the space."""
     share = _SHARES[split]
-    part = content_hash(inputs) >> 59
+    part = content_hash(tokens) >> 59
     return (part >= share.start) & (part < share.stop)

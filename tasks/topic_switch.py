@@ -116,6 +116,14 @@ class TopicSwitch(Task):
         block = log2_arrangements(self.key_vocabulary, self.pairs) + log2_arrangements(self.topic_values, self.pairs)
         return block + math.lgamma(self.pairs + 1) / math.log(2)
 
+    def signature(self, batch: Batch) -> Tensor:
+        """Keys and values of the last block, which all conditions share."""
+        inputs, values = batch.inputs, self.vocabulary.values
+        place = torch.arange(self.length, device=inputs.device)
+        place = torch.where((inputs >= values.start) & (inputs < values.stop), place, 0).sort(1, descending=True).values
+        place = place[:, : self.pairs]
+        return torch.cat([inputs.gather(1, place), inputs.gather(1, place - 1)], 1)
+
     def draw(self, random: Random) -> Batch:
         vocabulary, pairs, blocks, device = self.vocabulary, self.pairs, self.blocks, random.device
         batch, writes = len(random), blocks * pairs

@@ -21,7 +21,10 @@ def rows(batch):
 def writes_before(task, row, query):
     """Positions of the value tokens that the query can ask for."""
     end = query["fork"] if query["fork"] >= 0 else query["start"]
-    return [t for t in range(end) if row[t] in task.vocabulary.values]
+    first = (
+        task.queries * (task.key_tokens + 1) if getattr(task, "mode", "") == "prefix" else 0
+    )  # keys before the string
+    return [t for t in range(first, end) if row[t] in task.vocabulary.values]
 
 
 def test_the_oracle_gives_the_targets(task):

@@ -14,7 +14,7 @@ sizes = st.integers(1, 9)
 
 def fitted(name, spare, **fields):
     """The task at the length that its refusal of a short one names, plus `spare`."""
-    wide = {"key_vocabulary": 97, "length": 6}
+    wide = {"key_vocabulary": 97, "length": 8}
     try:
         return make_task(name, **{**wide, **fields})
     except BadRequest as error:
@@ -50,13 +50,13 @@ def test_key_overwrite(keys, versions, more, ask, control, spare):
     sizes,
     st.sampled_from(["fan", "repeats", "pool", "family", "mqar", "interleaved"]),
 )
-def test_associative_recall(pairs, unknown, amount, variation, spare=7):
+def test_associative_recall(pairs, unknown, amount, variation):
     fields = {"pairs": pairs, "unknown": unknown, "value_vocabulary": 701, "lags": min(amount, pairs)}
     if variation in ("mqar", "interleaved"):
         fields["layout"] = variation
     else:
         fields[variation] = min(amount, pairs) if variation == "repeats" else amount
-    holds(fitted("associative_recall", spare, **fields))
+    holds(fitted("associative_recall", 7, **fields))
 
 
 @settings(max_examples=20)
