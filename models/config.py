@@ -135,7 +135,9 @@ class ExpertsConfig:
     experts: int = setting(8, "routed experts", low=1)
     top_k: int = setting(2, "experts a token goes to", low=1)
     shared_experts: int = setting(1, "experts that every token goes to", low=0)
-    expert_width: int = setting(0, "hidden units of an expert; 0 for the MLP's width / top_k", low=0)
+    expert_width: int = setting(
+        0, "hidden units of an expert; 0 gives a token's experts the MLP's width together", low=0
+    )
     latent_width: int = setting(0, "width the routed experts work in; 0 for half the model's", low=0)
     latent_norm: bool = setting(True, "RMSNorm on what the latent experts say together")
     balance: str = setting("sign", "how the router's bias is moved", choices=("none", "sign", "quantile"))

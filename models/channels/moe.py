@@ -111,7 +111,7 @@ class MoE(nn.Module):
     def __init__(self, model: ModelConfig, config: ExpertsConfig):
         super().__init__()
         latent = (config.latent_width or model.width // 2) if model.mlp == "latent_moe" else 0
-        hidden = config.expert_width or max(1, model.hidden // config.top_k)
+        hidden = config.expert_width or max(1, model.hidden // (config.top_k + config.shared_experts))
         self.router = Router(model.width, config)
         self.experts = Experts(latent or model.width, hidden, config.experts, model.activation)
         shared = config.shared_experts * hidden

@@ -95,8 +95,8 @@ def test_stable_latent_experts_do_not_feel_the_scale_of_the_weights():
 def test_shared_experts_stay_at_full_width_and_the_router_reads_full_width():
     layer = moe("latent_moe", shared_experts=2)
     assert layer.shared.inward.in_features == layer.router.weight.shape[1] == D
-    assert layer.shared.inward.out_features == 2 * 2 * 12
-    assert layer.experts.inward.shape == (E, 2 * 12, D // 2)
+    assert layer.shared.inward.out_features == 2 * 2 * 6
+    assert layer.experts.inward.shape == (E, 2 * 6, D // 2)
 
 
 def test_sign_balancing_lowers_the_bias_of_the_busy():
