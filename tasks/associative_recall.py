@@ -13,7 +13,7 @@ from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, take
-from mnemolab.tasks.random import Random, sort_distinct
+from mnemolab.tasks.random import Random, constant, sort_distinct
 from mnemolab.tasks.recall_layouts import Places, contiguous, interleaved, scattered
 from mnemolab.tasks.vocabulary import Vocabulary
 
@@ -162,7 +162,6 @@ class AssociativeRecall(Task):
         # the j-th unknown query asks the j-th key that was never bound
         number = torch.where(none, none.long().cumsum(1) - 1 + self._groups, take(group, asked.clamp(min=-1)))
         number = number.clamp(min=0)
-        start = torch.where(unused, 0, places.query)
         position = places.query + self._cue - 1
         slot = torch.arange(writes, device=device)
         same = (group[:, None, :] == number[..., None]) if self.fan > 1 or self.repeats or self.pool else None
@@ -173,18 +172,19 @@ class AssociativeRecall(Task):
         two = self._key_width == 2
         _put(inputs, write + self._key_width - 1, keys.gather(1, group))
         _put(inputs, write + self._key_width, value)
-        _put(inputs, torch.where(unused, -1, position), keys.gather(1, number))
+        blank = unused if self.pool else None  # those stay filler
+        _put(inputs, position, keys.gather(1, number), blank)
         if two:
             _put(inputs, write, stems.gather(1, group))
-            _put(inputs, torch.where(unused, -1, position - 1), stems.gather(1, number))
+            _put(inputs, position - 1, stems.gather(1, number), blank)
         if self.fan > 1:
-            _put(inputs, torch.where(unused, -1, places.query), vocabulary.token("#1") + ordinal)
+            _put(inputs, places.query, vocabulary.token("#1") + ordinal, blank)
 
         known = asked.clamp(min=-1)
         value_position = take(write, known) + self._key_width
         columns = {
             "position": torch.where(unused, -1, position),
-            "start": start,
+            "start": places.query,
             "fork": places.fork,
             "key": keys.gather(1, number),
             "target": torch.where(none, vocabulary.token("none"), take(value, known)),
@@ -212,9 +212,8 @@ class AssociativeRecall(Task):
             return random.below("pool", self.pairs, bound=self.pool)
         everyone = torch.arange(self.pairs, device=random.device)
         if self.fan > 1:
-            everyone = torch.arange(self._groups, device=random.device).repeat_interleave(
-                torch.tensor(self._sizes, device=random.device), output_size=self.pairs
-            )
+            sizes = enumerate(self._sizes)
+            everyone = constant(tuple(key for key, size in sizes for _ in range(size)), random.device)
         elif self.repeats:
             everyone = torch.cat([everyone, everyone[: self.repeats]])
         else:
@@ -237,9 +236,9 @@ class AssociativeRecall(Task):
         # an unknown key shares its stem with known ones
         family += [j % families for j in range(self.unknown)]
         size += [size[family.index(j % families)] + 1 for j in range(self.unknown)]
-        number = torch.tensor(family, device=random.device)
+        number = constant(tuple(family), random.device)
         stems = random.distinct("stems", families, self.key_vocabulary)[:, number] + vocabulary.keys.start
-        sharing = torch.tensor(size, device=random.device).expand_as(keys)
+        sharing = constant(tuple(size), random.device).expand_as(keys)
         if self.pool == 0 and self.fan == 1 and not self.repeats:  # slots are keys: mix families over serial positions
             mix = random.permutation("families", self._groups)
             rest = torch.arange(self._groups, count, device=random.device).expand(len(random), -1)
@@ -296,16 +295,11 @@ class AssociativeRecall(Task):
         return torch.where(queries["position"] < 0, 0.0, guess).float()
 
 
-def _put(inputs: Tensor, position: Tensor, token: Tensor) -> None:
-    """Write `token` at `position`, in place; a position of -1 writes nothing."""
-    here = position.clamp(min=0)
-    if bool((position < 0).any()):
-        for q in range(position.shape[1]):  # unused queries may share position 0 with a used one
-            column = here[:, q, None]
-            held = inputs.gather(1, column)
-            inputs.scatter_(1, column, torch.where(position[:, q, None] < 0, held, token[:, q, None]))
-        return
-    inputs.scatter_(1, here, token)
+def _put(inputs: Tensor, position: Tensor, token: Tensor, unused: Tensor | None = None) -> None:
+    """Write `token` at `position`, in place, save where `unused`; the positions of a row are different."""
+    if unused is not None:
+        token = torch.where(unused, inputs.gather(1, position), token)
+    inputs.scatter_(1, position, token)
 
 
 def _spacing(same: Tensor, asked: Tensor) -> Tensor:

@@ -180,14 +180,13 @@ class Needle(Task):
         """(B,Q,M) the other value tokens of the key, those of later needles first."""
         tokens = self.value_tokens
         index = torch.arange(tokens, device=value.device)
-        order = (ranks[..., None] * tokens + index).flatten(2) << 32 | (of_key[..., None] * tokens + index).flatten(2)
-        newest = sort_distinct(order).flip(-1) & 0xFFFFFFFF  # (B,A,values * C)
-        newest = newest.repeat_interleave(tokens, 1)
-        if newest.shape[-1] == 1:
-            return torch.full_like(newest, -1)
-        keep = newest != own[..., None]  # drop the target: all but one of each row
-        rest = newest[keep].reshape(*newest.shape[:2], -1)
-        return take(value.flatten(1), rest)
+        place = (of_key[..., None] * tokens + index).flatten(2).repeat_interleave(tokens, 1)  # (B,Q,values * C)
+        order = (ranks[..., None] * tokens + index).flatten(2).repeat_interleave(tokens, 1)
+        # the target itself sorts first and is dropped
+        ordered = sort_distinct(torch.where(place == own[..., None], -1, order << 32 | place))
+        if ordered.shape[-1] == 1:
+            return ordered
+        return take(value.flatten(1), ordered[..., 1:].flip(-1) & 0xFFFFFFFF)
 
     def solve(self, inputs: Tensor) -> Tensor:
         vocabulary, targets = self.vocabulary, torch.full_like(inputs, -100)

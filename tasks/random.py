@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Random", "philox", "sort_distinct", "thresholds"]
+__all__ = ["Random", "constant", "philox", "sort_distinct", "thresholds"]
 
 _MASK = 0xFFFFFFFF
 _INDEX_BITS = 16  # positions packed below a sort key
@@ -47,6 +47,12 @@ def sort_distinct(x: Tensor) -> Tensor:
     return torch.sort(x, dim=-1).values
 
 
+@lru_cache(maxsize=4096)
+def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """(N,) int64 tensor of fixed numbers, moved to the device once: a CUDA graph cannot capture the copy."""
+    return torch.tensor(values, dtype=torch.int64, device=device)
+
+
 def thresholds(weights: Sequence[float]) -> tuple[int, ...]:
     """Upper 32-bit bounds, one an outcome, for `Random.choice`: word u means the first outcome whose bound exceeds u."""
     total, running, bounds = math.fsum(weights), 0.0, []
@@ -70,12 +76,11 @@ def _draws(count: int, size: int) -> int:
         extra += 4
 
 
-@lru_cache(maxsize=8)
-def _log_table(device: torch.device) -> Tensor:
+@lru_cache(maxsize=1)
+def _log_table() -> tuple[int, ...]:
     """-ln((1 + (j + 1/2) / 2**11) / 2) in fixed point, so that -ln(u) = table + leading zeros * ln 2."""
     steps = 1 << _MANTISSA_BITS
-    table = [round(-math.log((1 + (j + 0.5) / steps) / 2) * 2**_EXPONENTIAL_BITS) for j in range(steps)]
-    return torch.tensor(table, dtype=torch.int64, device=device)
+    return tuple(round(-math.log((1 + (j + 0.5) / steps) / 2) * 2**_EXPONENTIAL_BITS) for j in range(steps))
 
 
 class Random:
@@ -117,7 +122,7 @@ class Random:
 
     def choice(self, stream: str, *shape: int, bounds: Sequence[int]) -> Tensor:
         """(B, *shape) outcomes drawn with the tabulated bounds of `thresholds`."""
-        table = torch.tensor(bounds[:-1], dtype=torch.int64, device=self.device)
+        table = constant(tuple(bounds[:-1]), self.device)
         return torch.bucketize(self.words(stream, *shape).contiguous(), table, right=True)
 
     def permutation(self, stream: str, *shape: int) -> Tensor:
@@ -141,10 +146,10 @@ class Random:
     def exponential(self, stream: str, *shape: int) -> Tensor:
         """(B, *shape) exponential variables of mean 1, in fixed point with 20 fractional bits, from a table of logarithms."""
         words = self.words(stream, *shape) | 1
-        powers = torch.tensor([1 << j for j in range(1, 32)], dtype=torch.int64, device=self.device)
+        powers = constant(tuple(1 << j for j in range(1, 32)), self.device)
         top = torch.bucketize(words, powers, right=True)  # index of the highest set bit
         mantissa = (words << (31 - top) >> (31 - _MANTISSA_BITS)) & ((1 << _MANTISSA_BITS) - 1)
-        return _log_table(self.device)[mantissa] + (31 - top) * round(math.log(2) * 2**_EXPONENTIAL_BITS)
+        return constant(_log_table(), self.device)[mantissa] + (31 - top) * round(math.log(2) * 2**_EXPONENTIAL_BITS)
 
     def weighted_distinct(self, stream: str, count: int, inverse_weights: Sequence[int]) -> Tensor:
         """(B, count) different places drawn one after the other in proportion to their weights.
@@ -152,7 +157,7 @@ class Random:
         `inverse_weights`: positive integers below 2**20, one a place, in proportion to 1 / weight. The places with the
         smallest exponential / weight are such a sample (Efraimidis and Spirakis 2006).
         """
-        inverse = torch.tensor(inverse_weights, dtype=torch.int64, device=self.device)
+        inverse = constant(tuple(inverse_weights), self.device)
         places = torch.arange(len(inverse_weights), device=self.device)
         keys = self.exponential(stream, len(inverse_weights)) * inverse
         return sort_distinct(keys << _INDEX_BITS | places)[:, :count] & ((1 << _INDEX_BITS) - 1)

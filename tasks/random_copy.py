@@ -14,7 +14,7 @@ from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, room
-from mnemolab.tasks.random import Random, sort_distinct
+from mnemolab.tasks.random import Random, constant, sort_distinct
 from mnemolab.tasks.vocabulary import Vocabulary
 
 __all__ = ["RandomCopy"]
@@ -193,7 +193,7 @@ class RandomCopy(Task):
         """(B,1) start of G + 1 items whose key occurs once in the string, and whether there is none."""
         width, device = self.key_tokens + 1, random.device
         windows = string.unfold(1, self.key_tokens, 1)
-        weights = torch.tensor([self.alphabet**j for j in range(self.key_tokens)], device=device)
+        weights = constant(tuple(self.alphabet**j for j in range(self.key_tokens)), device)
         code = ((windows - self.vocabulary.values.start) * weights).sum(-1)
         recurs = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
         place = torch.arange(self.items - width + 1, device=device)

@@ -13,7 +13,7 @@ from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, spread, take
-from mnemolab.tasks.random import Random
+from mnemolab.tasks.random import Random, constant
 from mnemolab.tasks.schedule import schedule
 from mnemolab.tasks.vocabulary import Vocabulary
 
@@ -115,7 +115,7 @@ class RecordUpdate(Task):
     def draw(self, random: Random) -> Batch:
         vocabulary, writes, device, batch = self.vocabulary, self.writes, random.device, len(random)
         kinds, most = len(_ATTRIBUTES), max(self._counts)
-        counts = torch.tensor(self._counts, device=device).expand(batch, -1)
+        counts = constant(tuple(self._counts), device).expand(batch, -1)
         slots = schedule(random, counts, most, writes - self.lags, self.lags)  # (B,K,R)
         keys = torch.arange(counts.shape[1], device=device)
         entity = random.distinct("entities", self.entities + self.lags - len(keys), self.key_vocabulary)
@@ -136,7 +136,7 @@ class RecordUpdate(Task):
         inputs.scatter_(1, start, who).scatter_(1, start + 2, value)
         inputs.scatter_(1, start + 1, attribute + vocabulary["attributes"].start)
 
-        asked = torch.tensor(self._asked, device=device)[random.permutation("order", len(self._asked))]  # (B,Q)
+        asked = constant(tuple(self._asked), device)[random.permutation("order", len(self._asked))]  # (B,Q)
         count = counts.gather(1, asked)
         fixed = torch.full_like(asked, _ASKS.index(self.ask))
         ask = torch.where(count > 1, random.below("ask", asked.shape[1], bound=3), 0) if self.ask == "mixed" else fixed

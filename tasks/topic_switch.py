@@ -14,7 +14,7 @@ from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, room, take
-from mnemolab.tasks.random import Random
+from mnemolab.tasks.random import Random, constant
 from mnemolab.tasks.vocabulary import Vocabulary
 
 __all__ = ["TopicSwitch"]
@@ -127,7 +127,7 @@ class TopicSwitch(Task):
     def draw(self, random: Random) -> Batch:
         vocabulary, pairs, blocks, device = self.vocabulary, self.pairs, self.blocks, random.device
         batch, writes = len(random), blocks * pairs
-        condition = torch.tensor(self._turns, device=device)[random.twin][:, None]  # (B,1)
+        condition = constant(self._turns, device)[random.twin][:, None]  # (B,1)
         pair_of_topics = random.distinct("topics", 2, self.topics)
         block = torch.arange(blocks, device=device)
         other = ((condition == 2) & (block < blocks - 1)) | ((condition == 3) & (block == blocks - 2))  # (B,N)

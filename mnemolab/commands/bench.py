@@ -9,6 +9,7 @@ SUMMARY = "measure kernels, training, generation, decoding"
 # Every benchmark takes --json and then prints one JSON value on stdout and nothing else.
 BENCHMARKS = {
     "kernels": "mnemolab.benchmarks.kernels",
+    "generation": "mnemolab.benchmarks.generation",
     "training": "mnemolab.benchmarks.training",
 }
 
