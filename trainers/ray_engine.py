@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from mnemolab.errors import BadRequest
+from mnemolab.errors import BadRequest, RunFailed
 from mnemolab.trainers.events import Event, Failed, Finished, Progress, Started
 from mnemolab.trainers.local import STOP_SECONDS, WORKERS_PER_GPU, Job, attempt
 
@@ -48,6 +48,9 @@ class _Runner:
     def _note(self, value: Any) -> None:
         self._seen = value
 
+    def ready(self) -> bool:
+        return True
+
     def peek(self) -> Any:
         """(step, validation accuracy or None) of the run in hand, or None."""
         return self._seen
@@ -62,6 +65,7 @@ class _Hand:
 
     number: int
     actor: Any
+    starting: Any  # the answer that comes when everything is imported; None after that
     job: Job | None = None
     answer: Any = None
     peek: Any = None
@@ -84,6 +88,7 @@ class RayEngine:
         self.ray, self.plugins, self.wanted = ray, tuple(plugins), workers
         self.hands: list[_Hand] = []
         self.lost: dict[str, int] = {}
+        self.stillborn = 0  # actors in a row that died before they were ready
         self._mine = False
 
     def __enter__(self) -> Self:
@@ -111,8 +116,9 @@ class RayEngine:
             later = [entry for entry in later if entry not in ripe]
             queue.extend(job for _, job in ripe)
             self._hire(len(queue))
+            self._greet()
             for hand in self.hands:
-                if hand.job is None and queue:
+                if hand.starting is None and hand.job is None and queue:
                     hand.job = queue.popleft()
                     hand.answer, hand.peek = hand.actor.do.remote(hand.job, out), None
                     emit(Started(hand.job.run_id, hand.job.label, hand.number))
@@ -123,6 +129,21 @@ class RayEngine:
             if not busy:
                 time.sleep(POLL_SECONDS)
             self._peek(emit)
+
+    def _greet(self) -> None:
+        """See which actors are ready. Raises RunFailed when several in a row cannot start."""
+        starting = [hand for hand in self.hands if hand.starting is not None]
+        for hand in starting:
+            if not self.ray.wait([hand.starting], timeout=0)[0]:
+                continue
+            try:
+                self.ray.get(hand.starting)
+                hand.starting, self.stillborn = None, 0
+            except self.ray.exceptions.RayError as error:
+                self.hands.remove(hand)
+                self.stillborn += 1
+                if self.stillborn >= TRIES:
+                    raise RunFailed(f"Ray workers cannot start: {_last_line(error)}") from error
 
     def _finish(self, hand: _Hand, queue: deque[Job], later: list, emit: Callable[[Event], None]) -> None:
         job, hand.job = hand.job, None
@@ -135,8 +156,7 @@ class RayEngine:
             if self.lost[job.run_id] < TRIES:
                 queue.append(job)
             else:
-                first = str(error).strip().splitlines()[0]
-                emit(Failed(job.run_id, job.label, f"lost {TRIES} workers; the last: {first}"))
+                emit(Failed(job.run_id, job.label, f"lost {TRIES} workers; the last: {_last_line(error)}"))
             return
         if kind == "busy":
             later.append((time.monotonic() + BUSY_SECONDS, job))
@@ -166,12 +186,15 @@ class RayEngine:
         idle = sum(hand.job is None for hand in self.hands)
         taken = {hand.number for hand in self.hands}
         share = {"num_gpus": min(1.0, gpus / count), "num_cpus": 0} if gpus else {"num_cpus": min(1.0, cpus / count)}
-        environment = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
+        variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        if "PYTHONPATH" in os.environ:  # where plugins are
+            variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
         for number in [n for n in range(count) if n not in taken][: max(0, waiting - idle)]:
             actor = self.ray.remote(_Runner).options(
-                max_concurrency=2, max_restarts=0, runtime_env=environment, **share
+                max_concurrency=2, max_restarts=0, runtime_env={"env_vars": variables}, **share
             )  # fmt: skip
-            self.hands.append(_Hand(number, actor.remote(self.plugins)))
+            made = actor.remote(self.plugins)
+            self.hands.append(_Hand(number, made, made.ready.remote()))
 
     def _dismiss(self) -> None:
         """Let running jobs save themselves, then end the actors."""
@@ -185,3 +208,8 @@ class RayEngine:
             with contextlib.suppress(Exception):
                 self.ray.kill(hand.actor)
         self.hands = []
+
+
+def _last_line(error: Exception) -> str:
+    """Of a Ray error with a traceback: the line that says what went wrong."""
+    return str(error).strip().splitlines()[-1].strip()

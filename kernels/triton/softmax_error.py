@@ -45,5 +45,6 @@ def softmax_error_(logits: Tensor, wanted: Tensor, share: Tensor) -> Tensor:
     losses = torch.empty(R, dtype=torch.float32, device=logits.device)
     if R:
         BN = min(BLOCK, triton.next_power_of_2(N))
-        kernel[(R,)](logits, wanted, share, losses, N, BN=BN, num_warps=8 if BN >= 2048 else 4)
+        warps = 8 if BN >= 2048 else 4
+        kernel[(R,)](logits, wanted, share, losses, N, BN=BN, num_warps=warps)  # pyright: ignore[reportCallIssue]
     return losses

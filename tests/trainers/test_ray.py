@@ -8,7 +8,7 @@ pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster
 
-from mnemolab.errors import BadRequest
+from mnemolab.errors import BadRequest, RunFailed
 from mnemolab.trainers import Sweep, load_run, run_sweep
 from mnemolab.trainers.events import Failed, Finished, Progress, Started
 from mnemolab.trainers.ray_engine import RayEngine
@@ -32,7 +32,7 @@ def test_a_lost_node_loses_no_run(cluster, values, tmp_path, plugin):
     """Four runs of some seconds on two nodes of one CPU; a node dies once both work. One more run raises."""
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     cluster.wait_for_nodes()
-    long = values(**{"budget.steps": 1500, "budget.evaluate_every": 500})
+    long = values(**{"budget.steps": 600, "budget.evaluate_every": 200})
     bad = {"task": {"name": "faulty", "fault": "raise", "cure": str(tmp_path / "cure")}}
     sweep = Sweep.from_dict({"name": "s", "base": long, "list": [*({"seed": seed} for seed in range(4)), bad]})
     events, working = [], set()
@@ -58,6 +58,14 @@ def test_a_lost_node_loses_no_run(cluster, values, tmp_path, plugin):
     (tmp_path / "cure").touch()
     again = run_sweep(sweep, tmp_path, engine="ray", workers=1, plugins=[plugin])
     assert (again.done, again.failed, len(again.skipped)) == ((broken,), (), 4)
+
+
+def test_workers_that_cannot_start(cluster, values, tmp_path):
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    sweep = Sweep.from_dict({"name": "s", "base": values()})
+    with pytest.raises(RunFailed, match="no_such_plugin"):
+        run_sweep(sweep, tmp_path, engine="ray", workers=1, plugins=["no_such_plugin"])
 
 
 def test_a_cluster_that_is_not_there(monkeypatch):
