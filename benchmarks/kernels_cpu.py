@@ -64,6 +64,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "stages": {name: {"least_ms": t.least * 1e3, "median_ms": t.median * 1e3} for name, t in stages.items()},
         "grid": grid,
         "chunks": _chunks(grid),
+        "fewest_flops": _fewest_flops(),
     }
 
 
@@ -152,7 +153,7 @@ def _grid(quick: bool, repeats: int, clock: Clock) -> list[dict[str, Any]]:
     """Rows of stage, T, D, form, C, FLOPs of the forward pass per token and head, least ms of fwd+bwd."""
     rows = []
     lengths, widths, batch = ((32,), (8,), 2) if quick else ((64, 256, 1024), (16, 32, 64), 8)
-    for stage in ("gated_deltanet", "kda"):
+    for stage in ("deltanet", "gated_deltanet", "kda"):
         for T in lengths:
             for D in widths:
                 shape = (batch, T, 2, D)
@@ -201,6 +202,15 @@ def _chunks(grid: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def _fewest_flops(T: int = 1024) -> list[dict[str, Any]]:
+    """For every stage and K = V = D: the chunk size with the fewest FLOPs in the forward pass of a long sequence."""
+    return [
+        {"stage": stage, "D": D, "C": min(CHUNKS, key=lambda C: flops(stage, T, D, D, C))}
+        for stage in STAGES
+        for D in (4, 8, 16, 32, 64, 128, 256)
+    ]
+
+
 # ---- tables
 
 
@@ -229,6 +239,11 @@ def show(result: dict[str, Any]) -> None:
             cells = {(row["form"], row["C"]): row["least_ms"] for row in here if (row["T"], row["D"]) == (T, D)}
             columns = [cells[("loop", None)], cells[("quadratic", None)], *(cells.get(("chunked", C)) for C in sizes)]
             print(f"  {T:20d} {D:4d}" + "".join(f" {'-' if x is None else f'{x:.2f}':>8s}" for x in columns))
+    print("\nchunk size C with the fewest FLOPs in the forward pass, by head width D")
+    widths = sorted({row["D"] for row in result["fewest_flops"]})
+    print(f"  {'':18s}" + "".join(f"{f'D={D}':>7s}" for D in widths))
+    for stage in dict.fromkeys(row["stage"] for row in result["fewest_flops"]):
+        print(f"  {stage:18s}" + "".join(f"{row['C']:7d}" for row in result["fewest_flops"] if row["stage"] == stage))
     print("\nchunk size: fewest FLOPs against fastest")
     for row in result["chunks"]:
         note = " (C = 1 has the fewest FLOPs)" if row["fewest_flops_C"] == 1 else ""

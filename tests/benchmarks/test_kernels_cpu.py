@@ -80,7 +80,9 @@ def test_bench_kernels_prints_one_json_value(capsys, tmp_path):
     assert json.loads(saved.read_text(encoding="utf-8")) == result
     assert len(result["targets"]) == 3 and all(row["ratio"] > 0 for row in result["targets"])
     assert {row["form"] for row in result["grid"]} == {"loop", "quadratic", "chunked"}
-    assert {row["stage"] for row in result["chunks"]} == {"gated_deltanet", "kda"}
+    assert {row["stage"] for row in result["chunks"]} == {"deltanet", "gated_deltanet", "kda"}
+    fewest = {(row["stage"], row["D"]): row["C"] for row in result["fewest_flops"]}
+    assert fewest["deltanet", 256] == 1 and fewest["kda", 4] == 1 and fewest["kda", 256] > 1
     assert torch.get_num_threads() == threads
     assert main([*args[:-3]]) == 0
     table = capsys.readouterr().out
