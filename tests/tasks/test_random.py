@@ -22,7 +22,8 @@ VECTORS = [
 
 @pytest.mark.parametrize("counter, key, result", VECTORS)
 def test_philox_gives_the_published_words(counter, key, result):
-    words = philox(*[torch.tensor([word]) for word in counter], *key)
+    c0, c1, c2, c3 = (torch.tensor([word]) for word in counter)
+    words = philox(c0, c1, c2, c3, *key)
     assert tuple(int(word) for word in words) == result
 
 
