@@ -141,24 +141,27 @@ def fit_runs(
     *,
     lapse: float = 0.0,
     interval: str = "best",
+    where: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
     """`fit_all` for each run: columns `by`, run_id, family, parameters, aicc, weight, best, half_life, low, high,
-    extrapolated, dispersion, note. Runs with fewer than 3 lags get one row whose note says so."""
+    extrapolated, dispersion, note. `where` chooses queries. Runs with fewer than 3 lags get one row whose note says so."""
     require(records, [axis, "correct", "chance", "run_id"], "fits")
-    seen = per_run(records, axis, "correct", by, bins=60)
-    chance = per_run(records, axis, "chance", by, bins=60)
+    known = records[axis].to_numpy() >= 0  # -1: the query has no such lag, as when the answer is NONE
+    known = known if where is None else known & where
+    seen = per_run(records, axis, "correct", by, bins=60, where=known)
+    chance = per_run(records, axis, "chance", by, bins=60, where=known)
     seen["chance"] = chance["mean"].to_numpy()
     rows = []
     for key, run in seen.groupby([*by, "run_id"], sort=False, observed=True):
-        where = dict(zip([*by, "run_id"], key, strict=True))
+        named_run = dict(zip([*by, "run_id"], key, strict=True))
         try:
             cells = Cells.of(run[axis], run["successes"], run["queries"], run["chance"])
         except BadRequest as reason:
-            rows.append({**where, "family": "", "note": str(reason), "best": False})
+            rows.append({**named_run, "family": "", "note": str(reason), "best": False})
             continue
         for at, found in enumerate(fit_all(cells, families, interval=interval, lapse=lapse)):
             flat = {k: v for k, v in vars(found).items() if k != "parameters"}
-            rows.append({**where, **flat, **found.parameters, "half_life": found.half_life, "best": at == 0})
+            rows.append({**named_run, **flat, **found.parameters, "half_life": found.half_life, "best": at == 0})
     return pd.DataFrame(rows)
 
 

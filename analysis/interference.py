@@ -37,6 +37,7 @@ __all__ = [
     "fan",
     "index",
     "intrusions",
+    "latest_mask",
     "load_interference",
     "output_interference",
     "proactive",

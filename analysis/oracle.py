@@ -133,7 +133,7 @@ def simulate_overwrite(
     generator = torch.Generator().manual_seed(seed)
     writes = (versions - 1) * gap + 1
     keys = _unit(trials, writes, key_channels, generator)
-    keys[:, ::gap] = keys[:, :1]
+    keys[:, ::gap] = keys[:, :1].clone()
     held = torch.full((writes,), versions)  # the others share one last column
     held[::gap] = torch.arange(versions)
     own = _stored(rule, keys, held, versions + 1)[..., :versions]

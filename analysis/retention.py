@@ -32,11 +32,12 @@ def curve(
     by: Sequence[str] = ("arm",),
     bins: int | None = None,
     seed: int = 0,
+    where: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """Accuracy against `axis`: columns `by`, axis, mean, low, high, runs, queries, and where the records have them
     `corrected*` (chance-corrected), `log_odds*` (target against the best other presented value), `chance`.
 
-    Intervals are 95% over runs and sequences (`analysis.cells.curve`). Raises BadRequest when columns are missing.
+    `where` chooses queries (a boolean per row). Intervals are 95% over runs and sequences (`analysis.cells.curve`). Raises BadRequest when columns are missing.
     """
     require(records, [axis, "correct"], f"retention against {axis}")
     values: dict[str, ArrayLike | str] = {"correct": "correct"}
@@ -45,7 +46,8 @@ def curve(
     if "log_odds_other" in records and bool(np.isfinite(numbers(records["log_odds_other"])).any()):
         values["log_odds"] = "log_odds_other"
     # -1: this query has no such thing, as when the answer is NONE
-    found = curves(records, axis, values, by, bins, seed=seed, where=records[axis].to_numpy() >= 0)
+    known = records[axis].to_numpy() >= 0
+    found = curves(records, axis, values, by, bins, seed=seed, where=known if where is None else known & where)
     out = found["correct"]
     for name in ("corrected", "log_odds"):
         if name in found:

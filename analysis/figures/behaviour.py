@@ -18,6 +18,7 @@ from mnemolab.analysis.figures.draw import (
     words,
 )
 from mnemolab.analysis.figures.plot import NotApplicable, Plot
+from mnemolab.analysis.oracle import RULES, simulate_overwrite
 from mnemolab.analysis.records import Study
 from mnemolab.analysis.style import COLUMN, PAGE, canvas, label, legend_above, look, paper
 
@@ -41,14 +42,21 @@ def accuracy_by_versions(study: Study) -> list[Plot]:
         share = interference.intrusions(records)
         stale = share[share["outcome"] == "stale"]
         looks = look(right["arm"])
+        oracle = _overwrite_oracle(list(looks), int(right["versions"].max()))
         with paper():
             figure, (left, other) = canvas(PAGE * 0.78, 2.45, 1, 2)
             dodge = 0.05
             chance_line(left, right, "versions")
             intervals(left, right, "versions", looks, dodge=dodge)
+            for arm, rows in oracle.groupby("arm"):
+                left.plot(
+                    rows["versions"], rows["mean"], color=looks[str(arm)].color, linestyle=(0, (1, 1.4)), zorder=2
+                )
+            if len(oracle):
+                left.plot([], [], color="#555555", linestyle=(0, (1, 1.4)), label="random-key oracle")
             unit_axis(left, "accuracy")
             left.set_title("Right answers")
-            chance_line(other, stale, "versions", text="guessing")
+            chance_line(other, stale, "versions")
             intervals(other, stale, "versions", looks, dodge=dodge)
             unit_axis(other, "share of answers")
             other.set_title("Stale answers")
@@ -56,7 +64,8 @@ def accuracy_by_versions(study: Study) -> list[Plot]:
                 axes.set_xlabel(words("versions"))
                 axes.set_xticks(sorted(right["versions"].unique()))
             legend_above(figure, left)
-        data = pd.concat([right.assign(panel="accuracy"), stale.assign(panel="stale")], ignore_index=True)
+        data = [right.assign(panel="accuracy"), stale.assign(panel="stale"), oracle.assign(panel="oracle")]
+        data = pd.concat([d for d in data if len(d)], ignore_index=True)
         most = right["versions"].max()
         seen = extremes(stale[stale["versions"] == most], f"stale answers at {int(most)} versions")
         plots.append(
@@ -65,7 +74,8 @@ def accuracy_by_versions(study: Study) -> list[Plot]:
                 f"Accuracy and stale answers against versions ({task})",
                 "Each key is bound 1 to "
                 f"{int(most)} times; the latest value is asked. Mean over {runs_said(right)}; bars: 95% intervals over "
-                "runs and sequences. Dashed: guessing among the values presented.",
+                "runs and sequences. Dashed: chance, guessing among the values presented."
+                + (" Dotted: the bare rule on random keys, simulated." if len(oracle) else ""),
                 f"Two panels against versions of the key. {seen}",
                 figure,
                 data,
@@ -84,7 +94,7 @@ def intrusions_by_age(study: Study) -> list[Plot]:
         looks = look(ages["arm"])
         with paper():
             figure, axes = canvas(COLUMN, 2.6)
-            chance_line(axes, ages, "age", text="guessing")
+            chance_line(axes, ages, "age")
             intervals(axes, ages, "age", looks, dodge=0.07)
             axes.set_xlabel(words("age"))
             axes.set_ylabel("share of queries")
@@ -97,7 +107,7 @@ def intrusions_by_age(study: Study) -> list[Plot]:
                 f"intrusions-{task}",
                 f"Intrusions by age ({task})",
                 "Share of queries answered with the value that the key had so many versions ago, among queries whose key has "
-                f"one. Mean over {runs_said(ages)}; bars: 95% intervals over runs and sequences. Dashed: guessing.",
+                f"one. Mean over {runs_said(ages)}; bars: 95% intervals over runs and sequences. Dashed: chance.",
                 f"Share of stale answers against age. {extremes(ages[ages['age'] == 1], 'answers one version old')}",
                 figure,
                 ages,
@@ -112,7 +122,9 @@ def retention_by_lag(study: Study, axis: str = "lag_tokens") -> list[Plot]:
     for task, records in tasks_with(study, axis):
         if records[axis].nunique() < 2:
             continue
-        frame = retention.curve(records, axis, bins=10)
+        # where several values of a key can be asked, which one is asked would be confounded with the lag
+        asked = interference.latest_mask(records) if "ask" in records else None
+        frame = retention.curve(records, axis, bins=10, where=asked)
         looks = look(frame["arm"])
         with paper():
             figure, axes = canvas(COLUMN, 2.6)
@@ -129,7 +141,7 @@ def retention_by_lag(study: Study, axis: str = "lag_tokens") -> list[Plot]:
                 f"retention-{axis.replace('_', '-')}-{task}",
                 f"Retention by {words(axis).partition(' (')[0]} ({task})",
                 f"Accuracy by {words(axis)}; cells hold about equal numbers of queries. Mean over {runs_said(frame)}; intervals: "
-                "95% over runs and sequences. Dashed: guessing among the values presented.",
+                "95% over runs and sequences. Dashed: chance, guessing among the values presented.",
                 f"Accuracy against lag. {extremes(far, 'accuracy at the longest lags')}",
                 figure,
                 frame,
@@ -235,3 +247,17 @@ def query_order(study: Study) -> list[Plot]:
         caption = f"Accuracy by queries asked before, each of which the model also read. Mean over {runs_said(frame)}."
         plots.append(Plot(f"query-order-{task}", f"Output interference ({task})", caption, seen, figure, frame))
     return some(plots, "output interference: no run here was scored sequentially")
+
+
+def _overwrite_oracle(arms: list[str], most: int, gap: int = 4) -> pd.DataFrame:
+    """How often the bare additive and delta rules answer the newest of n versions of a random key (64 channels)."""
+    rules = {"linear_attention": "additive", "deltanet": "delta"}
+    rows = []
+    for arm in arms:
+        rule = rules.get(arm.partition(",")[0])
+        if rule is None:
+            continue
+        for n in range(1, most + 1):
+            newest = simulate_overwrite(RULES[rule], n, gap, trials=1500)["chosen"].iloc[0]
+            rows.append({"arm": arm, "versions": n, "mean": float(newest)})
+    return pd.DataFrame(rows, columns=["arm", "versions", "mean"])

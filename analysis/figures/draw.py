@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator
 
 from mnemolab.analysis.figures.plot import NotApplicable, Plot
 from mnemolab.analysis.records import Study
@@ -18,6 +19,7 @@ __all__ = [
     "intervals",
     "log_if_wide",
     "ordered",
+    "plain_log",
     "runs_said",
     "some",
     "tasks_with",
@@ -96,24 +98,21 @@ def band(
         axes.plot(at, rows[mean].to_numpy(float), zorder=3 + 0.01 * n, **style)
 
 
-def chance_line(axes: Axes, frame: pd.DataFrame, x: str, column: str = "chance", text: str = "chance") -> None:
-    """Chance against x, the same for all arms (their mean), dashed grey and labelled on the line."""
+def chance_line(axes: Axes, frame: pd.DataFrame, x: str, column: str = "chance") -> None:
+    """Chance against x, the same for all arms (their mean): dashed grey, named in the legend so that it covers no data."""
     if column not in frame:
         return
     level = frame.groupby(x, observed=True)[column].mean().sort_index()
-    axes.plot(
-        level.index.to_numpy(float), level.to_numpy(), color="#666666", linewidth=0.8, linestyle=(0, (2, 2)), zorder=1
-    )
-    axes.annotate(
-        text,
-        (float(level.index[-1]), float(level.iloc[-1])),
-        xytext=(0, 2.5),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=6.5,
-        color="#555555",
-    )
+    style = {"color": "#666666", "linewidth": 0.8, "linestyle": (0, (2, 2)), "zorder": 1}
+    axes.plot(level.index.to_numpy(float), level.to_numpy(float), label="chance", **style)
+
+
+def plain_log(axis, base: float = 10.0) -> None:
+    """Plain numbers at 1, 2 and 5 of each decade (or powers of `base`) on a log axis."""
+    subs = (1.0, 2.0, 5.0) if base == 10 else (1.0,)
+    axis.set_major_locator(LogLocator(base, subs=subs))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def unit_axis(axes: Axes, name: str = "accuracy") -> None:
@@ -162,4 +161,4 @@ def log_if_wide(axes: Axes, x: np.ndarray) -> None:
     """A log2 x axis, with plain numbers, when x spans more than a factor 30."""
     if x.min() > 0 and x.max() / x.min() > 30:
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plain_log(axes.xaxis, 2)

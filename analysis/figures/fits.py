@@ -5,9 +5,20 @@ import pandas as pd
 
 from mnemolab.analysis import retention
 from mnemolab.analysis.families import FAMILIES
-from mnemolab.analysis.figures.draw import chance_line, extremes, ordered, runs_said, some, tasks_with, unit_axis, words
+from mnemolab.analysis.figures.draw import (
+    chance_line,
+    extremes,
+    ordered,
+    plain_log,
+    runs_said,
+    some,
+    tasks_with,
+    unit_axis,
+    words,
+)
 from mnemolab.analysis.figures.plot import Plot
 from mnemolab.analysis.fits import fit_runs
+from mnemolab.analysis.paradigms import latest_mask
 from mnemolab.analysis.records import Study
 from mnemolab.analysis.style import COLUMN, canvas, label, legend_above, look, paper
 
@@ -18,10 +29,11 @@ def retention_with_fits(study: Study, axis: str = "lag_tokens") -> list[Plot]:
     """Points: accuracy by lag. Lines: the mean over runs of each run's curve of the family that AICc prefers in all."""
     plots = []
     for task, records in tasks_with(study, axis, "chance"):
+        asked = latest_mask(records) if "ask" in records else None
         if records[axis].nunique() < 4:
             continue
-        points = retention.curve(records, axis, bins=10)
-        fits = fit_runs(records, axis, interval="none")
+        points = retention.curve(records, axis, bins=10, where=asked)
+        fits = fit_runs(records, axis, interval="none", where=asked)
         fits = fits[fits["family"] != ""]
         looks = look(points["arm"])
         ends = points[axis].min(), points[axis].max()
@@ -53,7 +65,7 @@ def retention_with_fits(study: Study, axis: str = "lag_tokens") -> list[Plot]:
             unit_axis(axes)
             if ends[0] > 0 and ends[1] / ends[0] > 30:
                 axes.set_xscale("log", base=2)
-                axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+                plain_log(axes.xaxis, 2)
             axes.set_xlabel(words(axis))
             axes.set_title("Retention and its best curve")
             legend_above(figure, axes)

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from mnemolab.analysis.figures.draw import extremes, ordered, words
+from mnemolab.analysis.figures.draw import extremes, ordered, plain_log, words
 from mnemolab.analysis.figures.plot import Plot
 from mnemolab.analysis.style import COLUMN, PAGE, canvas, label, legend_above, look, paper
 
@@ -142,7 +142,8 @@ def attention_by_lag(table: pd.DataFrame) -> list[Plot]:
                 axes.plot(rows["lag"] + 1, rows["per_token"], **style.line(label=label(arm)))
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            plain_log(axes.xaxis, 2)
+            plain_log(axes.yaxis)
             axes.set_xlabel("lag + 1 (tokens)")
             axes.set_ylabel("share of the read, per token")
             axes.set_title("Where reads look")
@@ -172,13 +173,17 @@ def predicted_ratio(table: pd.DataFrame) -> list[Plot]:
             for arm, rows, style in ordered(frame, looks):
                 axes.plot(
                     rows["predicted"], rows["log_odds"], marker=style.marker or "o", linestyle="", color=style.color,
-                    markersize=2.2, alpha=0.35, markeredgewidth=0, label=label(arm),
+                    markersize=2.2, alpha=0.4, markeredgewidth=0,
                 )  # fmt: skip
+                axes.plot(
+                    [], [], marker=style.marker or "o", linestyle="", color=style.color, markersize=3, label=label(arm)
+                )
             axes.set_xscale("log")
+            plain_log(axes.xaxis)
             axes.set_xlabel("stale / new weight, from the traces")
             axes.set_ylabel("stale minus right logit")
             axes.set_title("Predicted against measured")
-            legend_above(figure, axes, markerscale=2)
+            legend_above(figure, axes)
         ranks = [(arm, float(np.corrcoef(stats.rankdata(r["predicted"]), stats.rankdata(r["log_odds"]))[0, 1])) for arm, r, _ in ordered(frame, looks)
                  if len(r) > 3 and r["predicted"].nunique() > 1]  # fmt: skip
         said = "; ".join(f"{label(a)} {r:.2f}" for a, r in ranks) or "too few queries"

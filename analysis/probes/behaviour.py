@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 
 from mnemolab.analysis import interference as measures
@@ -33,7 +34,7 @@ def retention(study: Study) -> Finding:
         words = axis.replace("_", " ")
         _collect(
             tables, notes, f"retention-{axis.replace('_', '-')}", f"Accuracy by {words}.", study,
-            lambda r, axis=axis: curves.curve(r, axis, _BY),
+            lambda r, axis=axis: curves.curve(r, axis, _BY, where=_asked(r)),
         )  # fmt: skip
     _collect(
         tables,
@@ -41,7 +42,7 @@ def retention(study: Study) -> Finding:
         "fits",
         "Forgetting curves fitted to each run; weight is Akaike's.",
         study,
-        lambda r: fit_runs(r, by=_BY),
+        lambda r: fit_runs(r, by=_BY, where=_asked(r)),
     )
     try:
         plots += retention_with_fits(study)
@@ -88,6 +89,11 @@ def interference(study: Study) -> Finding:
         except BadRequest as reason:
             notes.append(str(reason))
     return Finding("Interference", tables, plots, list(dict.fromkeys(notes)))
+
+
+def _asked(records: pd.DataFrame) -> np.ndarray | None:
+    """Queries for the latest value where others can be asked: which one is asked goes with the lag."""
+    return measures.latest_mask(records) if "ask" in records else None
 
 
 def _collect(

@@ -23,6 +23,8 @@ __all__ = ["Opened", "decay", "interventions", "opened"]
 
 # Sequences that are traced in each run; gates vary little between sequences and the work grows with them.
 SEQUENCES = 48
+# First queries are one a sequence and not all have a stale value.
+RATIO_SEQUENCES = 256
 # Runs of an arm that are opened; behaviour uses all of them.
 RUNS_PER_ARM = 3
 
@@ -192,58 +194,46 @@ def _attention(run: Opened) -> pd.DataFrame:
 
 
 def _ratio(run: Opened) -> pd.DataFrame:
-    """Per first query with a stale value: stale/new weight predicted from the traces, against the logits' odds."""
+    """Per first query with a stale value: stale/new weight predicted from the traces, against the logits' odds.
+
+    The first query stands where the context ends, so no other query has written before it. `offset` is how many tokens
+    after the value's the memory takes the pair in: a short convolution may delay it.
+    """
     from mnemolab.trainers.scoring import query_logits
 
-    q = run.batch.queries
-    first = (q["start"] == q["fork"]) & (q["position"] >= 0) & (q["stale"][..., 0] >= 0) & (q["lag_tokens"] >= 0)
+    batch = run.task.sample(torch.arange(RATIO_SEQUENCES), split="test", seed=int(run.row["seed"]))
+    first = (batch.queries["start"] == batch.queries["fork"]) & (batch.queries["position"] >= 0)
+    chosen = first.any(1)
+    rows = torch.arange(len(batch))[chosen], first.int().argmax(1)[chosen]
+    q = {name: column[rows] for name, column in batch.queries.items()}  # (N,) or, for stale, (N,M)
+    good = (q["stale"][:, 0] >= 0) & (q["lag_tokens"] >= 0)
     if "ask" in q:
-        first &= q["ask"] == 0
-    if not bool(first.any()):
+        good &= q["ask"] == 0
+    if not bool(good.any()):
         raise BadRequest("no first query has a stale value")
-    new = torch.where(first, q["position"] - q["lag_tokens"], -1)
-    stale = torch.where(first, _last_place(run.batch, q["stale"][..., 0], new), -1)
+    q = {name: column[good] for name, column in q.items()}
+    inputs = batch.inputs[rows[0][good]]
+    read, new = q["position"], q["position"] - q["lag_tokens"]
+    places = torch.arange(inputs.shape[1])
+    here = (inputs == q["stale"][:, :1]) & (places < new[:, None])
+    stale = torch.where(here, places, -1).amax(-1)
+    one = Batch(inputs, batch.targets[rows[0][good]], {n: c[:, None] for n, c in q.items()})
     with torch.no_grad():
-        logits = query_logits(run.model, run.batch, "sequential")
-    wanted = logits.gather(-1, q["target"].clamp(min=0)[..., None])[..., 0]
-    old = logits.gather(-1, q["stale"][..., :1].clamp(min=0))[..., 0]
+        logits = query_logits(run.model, one, "sequential")[:, 0]
+    log_odds = (logits.gather(1, q["stale"][:, :1]) - logits.gather(1, q["target"][:, None]))[:, 0]
     frames = []
-    for trace in _memory(run):
-        shifted = _best_offset(trace, q["position"], new)
-        # heads speak for themselves; their weights are pooled before the ratio so that a silent head does not count
-        weights = gates.read_weights(trace, q["position"].clamp(min=0)).abs().sum(-1)  # (B,Q,T)
-        T = weights.shape[-1]
-        fresh = weights.gather(2, (new + shifted).clamp(0, T - 1)[..., None])[..., 0]
-        held = weights.gather(2, (stale + shifted).clamp(0, T - 1)[..., None])[..., 0]
-        known = first & (stale >= 0)
-        frames.append(
-            pd.DataFrame(
-                {
-                    "layer": trace.layer,
-                    "offset": shifted,
-                    "versions": (q["version"][known] + 1).numpy(),
-                    "predicted": (held[known] / fresh[known].clamp(min=1e-9)).numpy(),
-                    "log_odds": (old - wanted)[known].numpy(),
-                }
-            )
-        )
+    for trace in (t for t in gates.trace(run.model, inputs) if t.kind == "memory"):
+        # heads are pooled before the ratio, so that a silent head does not count
+        weights = gates.read_weights(trace, read[:, None]).abs().sum(-1)[:, 0]  # (N,T)
+        reach = [weights.gather(1, (new + d).clamp(max=weights.shape[1] - 1)[:, None]).mean() for d in range(3)]
+        offset = int(torch.stack(reach).argmax())
+        fresh, held = (weights.gather(1, (at + offset).clamp(min=0)[:, None])[:, 0] for at in (new, stale))
+        frame = {"layer": trace.layer, "offset": offset, "versions": q["version"].numpy() + 1}
+        frame |= {"predicted": (held / fresh.clamp(min=1e-9)).numpy(), "log_odds": log_odds.numpy()}
+        frames.append(pd.DataFrame(frame)[(stale >= 0).numpy()])
+    if not frames:
+        raise BadRequest("no layer of this model is a memory recurrence")
     return pd.concat(frames, ignore_index=True)
-
-
-def _best_offset(trace: Trace, position: Tensor, new: Tensor) -> int:
-    """0 to 2: how many tokens after the value's the memory takes the pair in (a short convolution may delay it)."""
-    weights = gates.read_weights(trace, position.clamp(min=0)).abs().sum(-1)
-    good = new >= 0
-    T = weights.shape[-1]
-    means = [weights.gather(2, (new + d).clamp(0, T - 1)[..., None])[..., 0][good].mean() for d in range(3)]
-    return int(torch.stack(means).argmax())
-
-
-def _last_place(batch: Batch, tokens: Tensor, before: Tensor) -> Tensor:
-    """(B,Q) last position before `before` at which each token (B,Q) stands; -1 where it does not."""
-    places = torch.arange(batch.inputs.shape[1])
-    here = (batch.inputs[:, None] == tokens[..., None]) & (places < before[..., None])
-    return torch.where(here, places, -1).amax(-1)
 
 
 def _energy(run: Opened) -> pd.DataFrame:
