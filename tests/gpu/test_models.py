@@ -35,7 +35,7 @@ def test_outputs_and_decoding_are_those_of_the_cpu(name, options):
 
 
 @every_case
-def test_a_whole_training_step_is_captured(name, options):
+def test_a_whole_training_step_is_captured(name, options, request):
     model = small(name, **options).cuda().train()
     optimiser = torch.optim.AdamW(model.parameter_groups(0.1), lr=torch.tensor(1e-3, device="cuda"), capturable=True)
     batches = [tokens(B, T, seed=seed).cuda() for seed in range(6)]
@@ -47,19 +47,19 @@ def test_a_whole_training_step_is_captured(name, options):
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
-        return loss
+        return loss.detach()
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.set_stream(stream)
+    request.addfinalizer(lambda: torch.cuda.set_stream(torch.cuda.default_stream()))
+    for _ in range(3):
+        step()
     kept = {key: value.clone() for key, value in model.state_dict().items()}
     moments = [value for held in optimiser.state.values() for value in held.values()]
     kept_moments = [value.clone() for value in moments]
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         captured = step()
     replayed = []
     for batch in batches:

@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from importlib.resources import files
 
 import pytest
 import torch
+import yaml
 
 from mnemolab.errors import BadRequest
 from mnemolab.models import STAGES, make_model, model_config
@@ -165,3 +167,12 @@ def test_model_configs_can_be_hashed_compared_and_are_frozen():
     with pytest.raises(AttributeError):
         model_config("kda", vocab_size=9).width = 3  # type: ignore[misc]
     assert SIZES["width"] == small("kda").config.width
+
+
+def test_stage_presets_describe_models():
+    presets = sorted(entry.name for entry in files("mnemolab.configs").joinpath("stages").iterdir())
+    assert "kimi_k3_mini.yaml" in presets
+    for preset in presets:
+        sections = yaml.safe_load(files("mnemolab.configs").joinpath("stages", preset).read_text())
+        assert list(sections) == ["model"]
+        assert model_config(vocab_size=64, **sections["model"]).depth == sections["model"]["depth"]
