@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mnemolab.errors import BadRequest
+from mnemolab.kernels.neighbours.dispatch import fused
 
 __all__ = ["attention_residual"]
 
@@ -29,6 +30,10 @@ def attention_residual(sources: Sequence[Tensor] | Tensor, query: Tensor, gain: 
     for name, vector in (("query", query), ("gain", gain)):
         if tuple(vector.shape) != (D,):
             raise BadRequest(f"{name} has shape {tuple(vector.shape)}; it must be (D,)=({D},)")
+    if len(values) <= 16 and all(fused(value, query, gain) for value in values):
+        from mnemolab.kernels.triton import attention_residual as form
+
+        return form.attention_residual(values, query, gain, eps)
     dtype = values[0].dtype
     wide = torch.promote_types(dtype, torch.float32)
     probe = query.to(wide) * gain.to(wide)

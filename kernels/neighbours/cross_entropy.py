@@ -6,6 +6,7 @@ from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
 from mnemolab.errors import BadRequest
+from mnemolab.kernels.neighbours.dispatch import fused
 
 __all__ = ["IGNORED", "scored_cross_entropy"]
 
@@ -26,6 +27,10 @@ def scored_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, bias: 
         )
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[2]:
         raise BadRequest(f"weight has shape {tuple(weight.shape)}; it must be (vocabulary,D) with D={hidden.shape[2]}")
+    if fused(hidden, weight, bias) and weight.dtype == hidden.dtype:
+        from mnemolab.kernels.triton import cross_entropy as form
+
+        return form.scored_cross_entropy(hidden, weight, targets, bias, IGNORED)
     scored = targets != IGNORED
     rows, wanted = hidden[scored], targets[scored]
     count = rows.shape[0]

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from mnemolab.errors import BadRequest, unknown
+from mnemolab.kernels.neighbours.dispatch import fused
 
 __all__ = ["l2_norm", "rms_norm_gated"]
 
@@ -13,6 +14,10 @@ _GATES = {"silu": silu, "sigmoid": torch.sigmoid, "none": lambda gate: gate}
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
     """x / sqrt(sum(x^2) + eps) over the last axis, in x.dtype; the sum runs in float32 at least."""
+    if fused(x):
+        from mnemolab.kernels.triton import norms
+
+        return norms.l2_norm(x, eps)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
 
@@ -37,6 +42,10 @@ def rms_norm_gated(
         raise BadRequest(f"gate has shape {tuple(gate.shape)}; it must be that of x, {tuple(x.shape)}")
     if weight is not None and tuple(weight.shape) != (x.shape[-1],):
         raise BadRequest(f"weight has shape {tuple(weight.shape)}; it must be ({x.shape[-1]},)")
+    if fused(x, gate, weight):
+        from mnemolab.kernels.triton import norms
+
+        return norms.rms_norm_gated(x, gate, weight, eps, activation, gate_first)
     wide = torch.promote_types(x.dtype, torch.float32)
     y = x.to(wide)
     opening = None if gate is None else _GATES[activation](gate.to(wide))

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from mnemolab.errors import BadRequest, unknown
+from mnemolab.kernels.neighbours.dispatch import fused
 
 __all__ = ["short_conv", "short_conv_step"]
 
@@ -29,6 +30,10 @@ def short_conv(
     _check(x, weight, bias, cache)
     B, T, D = x.shape
     W = weight.shape[1]
+    if W <= 8 and activation in (None, "silu") and fused(x, weight, bias, cache):
+        from mnemolab.kernels.triton import short_conv as form
+
+        return form.short_conv(x, weight, bias, cache, activation == "silu")
     cache = x.new_zeros(B, W - 1, D) if cache is None else cache.to(x.dtype)
     padded = torch.cat([cache, x], 1)
     wide = torch.promote_types(x.dtype, torch.float32)

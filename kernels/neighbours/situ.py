@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mnemolab.errors import BadRequest
+from mnemolab.kernels.neighbours.dispatch import fused
 
 __all__ = ["situ_glu"]
 
@@ -18,6 +19,10 @@ def situ_glu(gate: Tensor, up: Tensor, *, gate_bound: float | None = 4.0, up_bou
     for name, bound in (("gate_bound", gate_bound), ("up_bound", up_bound)):
         if bound is not None and not bound > 0:
             raise BadRequest(f"{name}={bound!r}; it must be positive, or None for no bound")
+    if fused(gate, up):
+        from mnemolab.kernels.triton import situ
+
+        return situ.situ_glu(gate, up, gate_bound, up_bound)
     wide = torch.promote_types(gate.dtype, torch.float32)
     g, u = gate.to(wide), up.to(wide)
     return (_bounded(g, gate_bound) * torch.sigmoid(g) * _bounded(u, up_bound)).to(gate.dtype)

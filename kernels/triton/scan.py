@@ -4,7 +4,8 @@ Forward: `prepare.py` solves all chunks at once, `forward.py` carries the state 
 to solve). Backward: `backward.py` carries the state's gradient, `gradients.py` treats all chunks at once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from mnemolab.kernels.operands import EPSILON, Operands, State
 from mnemolab.kernels.triton.backward import backward_kernel
 from mnemolab.kernels.triton.forward import forward_kernel
 from mnemolab.kernels.triton.gradients import gradient_kernel
+from mnemolab.kernels.triton.launch import launch, specialisation
 from mnemolab.kernels.triton.prepare import prepare_kernel
 from mnemolab.kernels.triton.table import Config, choose, padded
 
@@ -36,6 +38,8 @@ class Geometry:
     normalize: bool
     scale: float
     config: Config
+    # compiled kernels of this geometry, by device and what the operands are specialised on
+    known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def NT(self) -> int:
@@ -54,11 +58,21 @@ def geometry(
     q: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None, write: Tensor | None, normalize: bool,
     scale: float,
 ) -> Geometry:  # fmt: skip
-    B, T, H, K = q.shape
-    V = v.shape[-1]
-    kinds = kind(log_decay), kind(erase), kind(write)
-    config = choose(v.dtype, B * H, K, V, kinds[0], kinds[1])
-    return Geometry(B, T, H, K, V, *kinds, normalize, scale, config)
+    """Kept for eager calls; sizes that torch.compile leaves open cannot be looked up."""
+    sizes = (*q.shape, v.shape[3])
+    make = _known_geometry if all(type(n) is int for n in sizes) else _geometry
+    return make(sizes, kind(log_decay), kind(erase), kind(write), normalize, scale, v.dtype)
+
+
+def _geometry(
+    sizes: tuple[int, ...], decay: int, erase: int, write: int, normalize: bool, scale: float, dtype: torch.dtype
+) -> Geometry:
+    B, _, H, K, V = sizes
+    config = choose(dtype, B * H, K, V, decay, erase)
+    return Geometry(*sizes, decay, erase, write, normalize, scale, config)
+
+
+_known_geometry = lru_cache(maxsize=1024)(_geometry)
 
 
 def rows(x: Tensor) -> Tensor:
@@ -111,29 +125,40 @@ def run_forward(
     B, T, H, K, V = geo.B, geo.T, geo.H, geo.K, geo.V
     config, NT, BH = geo.config, geo.NT, geo.B * geo.H
     C, BK, FV, P = config.C, padded(K), padded(V), config.precision
+    key = (q.device, save, specialisation(q, k, v, log_decay, erase, write, state0, norm0))
     kept: dict[str, Tensor | None] = dict.fromkeys(KEPT)
     for name, (shape, dtype) in kept_shapes(geo, save).items():
         kept[name] = torch.empty(shape, dtype=dtype, device=q.device)
     if geo.prepares:
-        prepare_kernel[(BH * -(-NT // config.prepare_run),)](
-            q, k, log_decay, erase, kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
-            *strides(q), *strides(k), T, H, NT,
-            K=K, BK=BK, C=C, RUN=config.prepare_run, DECAY=geo.decay, ERASE=geo.erase,
-            P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_INVERSE=P.inverse, P_SMALL=P.small, STAGES=config.prepare_stages,
-            num_warps=config.prepare_warps, num_stages=config.prepare_stages,
+        launch(
+            geo.known, key, prepare_kernel, BH * -(-NT // config.prepare_run),
+            (
+                q, k, log_decay, erase, kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
+                *strides(q), *strides(k), T, H, NT,
+            ),
+            lambda: {
+                "K": K, "BK": BK, "C": C, "RUN": config.prepare_run, "DECAY": geo.decay, "ERASE": geo.erase, "P_NATIVE": P.native,
+                "P_PAIR": P.pair, "P_SUM": P.sums, "P_INVERSE": P.inverse, "P_SMALL": P.small, "STAGES": config.prepare_stages,
+            },
+            config.prepare_warps, config.prepare_stages,
         )  # fmt: skip
     o = torch.empty((B, T, H, V), dtype=v.dtype, device=v.device)
     state = torch.empty((B, H, K, V), dtype=torch.float32, device=q.device)
     norm = torch.empty((B, H, K), dtype=torch.float32, device=q.device) if geo.normalize else None
-    forward_kernel[(BH * (FV // config.BV),)](
-        q, k, v, log_decay, write, state0, norm0,
-        kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
-        o, state, norm, kept["S"], kept["U"], kept["den"], kept["z"], kept["r"],
-        *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale, EPSILON,
-        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C,
-        DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize, SAVE=save,
-        P_NATIVE=P.native, P_STATE=P.state, P_SMALL=P.small, P_SUM=P.sums, STAGES=config.recurrence_stages,
-        num_warps=config.recurrence_warps, num_stages=config.recurrence_stages,
+    launch(
+        geo.known, key, forward_kernel, BH * (FV // config.BV),
+        (
+            q, k, v, log_decay, write, state0, norm0,
+            kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
+            o, state, norm, kept["S"], kept["U"], kept["den"], kept["z"], kept["r"],
+            *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale, EPSILON,
+        ),
+        lambda: {
+            "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C,
+            "DECAY": geo.decay, "ERASE": geo.erase, "WRITE": geo.write, "NORM": geo.normalize, "SAVE": save,
+            "P_NATIVE": P.native, "P_STATE": P.state, "P_SMALL": P.small, "P_SUM": P.sums, "STAGES": config.recurrence_stages,
+        },
+        config.recurrence_warps, config.recurrence_stages,
     )  # fmt: skip
     return o, state, norm, kept
 
@@ -162,23 +187,34 @@ def run_backward(
         dr = new(BH, NT, C, dtype=torch.float32) if geo.erase else None
     ds0 = None if dtypes[0] is None else new(B, H, K, V, dtype=dtypes[0])
     dz0 = None if dtypes[1] is None else new(B, H, K, dtype=dtypes[1])
-    backward_kernel[(BH * (FV // config.BV),)](
-        q, k, log_decay, o, do, kept["den"], kept["W"], kept["A"], kept["Q"], kept["K"], kept["G"],
-        dstate, dnorm, D, dU, dz, dr, dden, ds0, dz0,
-        *strides(q), *strides(k), T, H, NT, geo.scale,
-        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, DECAY=geo.decay, ERASE=geo.erase, NORM=geo.normalize,
-        P_STATE=P.state, P_SMALL=P.small, P_SUM=P.sums, STAGES=config.recurrence_stages,
-        num_warps=config.recurrence_warps, num_stages=config.recurrence_stages,
+    key = (q.device, specialisation(q, k, v, log_decay, erase, write, do, dstate, dnorm), dtypes)
+    launch(
+        geo.known, key, backward_kernel, BH * (FV // config.BV),
+        (
+            q, k, log_decay, o, do, kept["den"], kept["W"], kept["A"], kept["Q"], kept["K"], kept["G"],
+            dstate, dnorm, D, dU, dz, dr, dden, ds0, dz0,
+            *strides(q), *strides(k), T, H, NT, geo.scale,
+        ),
+        lambda: {
+            "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C, "DECAY": geo.decay, "ERASE": geo.erase, "NORM": geo.normalize,
+            "P_STATE": P.state, "P_SMALL": P.small, "P_SUM": P.sums, "STAGES": config.recurrence_stages,
+        },
+        config.recurrence_warps, config.recurrence_stages,
     )  # fmt: skip
     dq, dk, dv, dg, de, dw = (like(x) for x in (q, k, v, log_decay, erase, write))
-    gradient_kernel[(BH * -(-NT // config.gradient_run),)](
-        q, k, v, log_decay, erase, write, do, kept["den"], kept["A"], kept["X"], kept["S"], kept["U"], D, dU,
-        kept["z"], kept["r"], dz, dr, dden, dq, dk, dv, dg, de, dw,
-        *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale,
-        K=K, V=V, BK=BK, BV=config.BV, FV=FV, C=C, GV=config.GV, RUN=config.gradient_run,
-        DECAY=geo.decay, ERASE=geo.erase, WRITE=geo.write, NORM=geo.normalize,
-        P_NATIVE=P.native, P_PAIR=P.pair, P_SUM=P.sums, P_GATE=P.gate, STAGES=config.gradient_stages, V_STAGES=config.value_stages,
-        num_warps=config.gradient_warps, num_stages=config.gradient_stages,
+    launch(
+        geo.known, key, gradient_kernel, BH * -(-NT // config.gradient_run),
+        (
+            q, k, v, log_decay, erase, write, do, kept["den"], kept["A"], kept["X"], kept["S"], kept["U"], D, dU,
+            kept["z"], kept["r"], dz, dr, dden, dq, dk, dv, dg, de, dw,
+            *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale,
+        ),
+        lambda: {
+            "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C, "GV": config.GV, "RUN": config.gradient_run,
+            "DECAY": geo.decay, "ERASE": geo.erase, "WRITE": geo.write, "NORM": geo.normalize, "P_NATIVE": P.native, "P_PAIR": P.pair,
+            "P_SUM": P.sums, "P_GATE": P.gate, "STAGES": config.gradient_stages, "V_STAGES": config.value_stages,
+        },
+        config.gradient_warps, config.gradient_stages,
     )  # fmt: skip
     return dq, dk, dv, dg, de, dw, ds0, dz0
 
@@ -226,6 +262,9 @@ def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, Sta
         o, state, norm = compiled_scan(x.q, x.k, x.v, *gates, x.normalize, x.scale)
         return o, (state, norm) if x.normalize else state
     geo = geometry(x.q, x.v, x.log_decay, x.erase, x.write, x.normalize, x.scale)
+    if x.q.is_cuda and x.q.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(x.q.device):
+            return scan(x)
     if torch.is_grad_enabled() and any(value.requires_grad for value in x.named().values()):
         o, state, norm = _Scan.apply(x.q, x.k, x.v, *gates, geo)  # type: ignore[misc]
     else:

@@ -119,7 +119,7 @@ def backward_kernel(
                     to = r - T
                     past += tl.load(
                         dnext_ptr + (b * (W - 1) + to) * D + d[None, :] + tl.zeros((1, 1), tl.int32),
-                        mask=(d < D)[None, :] & (to >= 0), other=0.0,
+                        mask=(d < tl.where(to >= 0, D, 0))[None, :], other=0.0,
                     ).to(tl.float32)  # fmt: skip
                 there = dcache_ptr + (b * (W - 1) + r) * D + d[None, :] + tl.zeros((1, 1), tl.int32)
                 tl.store(there, past, mask=(d < D)[None, :])

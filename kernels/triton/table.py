@@ -91,7 +91,7 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
             return Config(C, BV, min(FV, 32), recurrence, 2, 1, 1, 1, 2, 4, 2, 1, FAST)
         return Config(C, BV, min(FV, 64), recurrence, 2, 1, 1, 1, 4 if wide <= 128 else 8, 1, 1, 1, FAST)
     if wide <= 32:
-        return Config(C, BV, min(FV, 32), recurrence, 2, 1, 8, 3, 1, 8, 2, 1, FAST)
+        return Config(C, BV, min(FV, 32), recurrence, 2, 1, 1, 1, 1, 8, 2, 1, FAST)
     if wide <= 64:
         return Config(C, BV, min(FV, 32), recurrence, 2, 1, 1, 1, 1 if decay < 2 else 2, 1, 1, 2, FAST)
     if wide <= 128:

@@ -1,0 +1,24 @@
+"""Whether a neighbour runs as its Triton form or as plain PyTorch."""
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+__all__ = ["fused"]
+
+_INSTALLED = find_spec("triton") is not None
+# wider rows would not stay in one program's registers
+_MAX_WIDTH = 4096
+
+
+def fused(x: Tensor, *others: Tensor | None) -> bool:
+    """True on CUDA, in float32 or less, for a non-empty x (...,D) with D at most 4096.
+
+    Under torch.compile the plain form runs: the compiler fuses it with what stands around it.
+    """
+    if not x.is_cuda or not _INSTALLED or torch.compiler.is_compiling():
+        return False
+    if x.numel() == 0 or x.shape[-1] > _MAX_WIDTH:
+        return False
+    return all(y is None or (y.is_cuda and y.dtype != torch.float64) for y in (x, *others))

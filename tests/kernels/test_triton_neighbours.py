@@ -1,0 +1,121 @@
+"""The Triton neighbours are the plain ones in float64, outputs and gradients; through the interpreter without a GPU."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+if find_spec("triton") is None:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from mnemolab.kernels import attention_residual as plain_residual
+from mnemolab.kernels import l2_norm as plain_l2
+from mnemolab.kernels import rms_norm_gated as plain_rms
+from mnemolab.kernels import scored_cross_entropy as plain_loss
+from mnemolab.kernels import short_conv as plain_conv
+from mnemolab.kernels import situ_glu as plain_situ
+from mnemolab.kernels.triton import attention_residual, cross_entropy, norms, short_conv, situ
+
+# the interpreter's numpy warns where the machine quietly gives inf, as the formula wants
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def draw(*shape, seed=0, scale=1.0):
+    x = scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x.float()
+
+
+def compare(fused, plain, tensors, tolerance=2e-6):
+    """Outputs and the gradient of every tensor, against the plain form on the same numbers in float64."""
+    found, wanted = [], []
+    for form, cast, results in (
+        (fused, lambda x: x.to(DEVICE), found), (plain, lambda x: x.double(), wanted),
+    ):  # fmt: skip
+        leaves = [None if x is None else cast(x).detach().clone().requires_grad_() for x in tensors]
+        outputs = form(*leaves)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        kept = [y for y in outputs if y.numel()]
+        weights = [draw(*y.shape, seed=7 + i).to(y) for i, y in enumerate(kept)]
+        inputs = [x for x in leaves if x is not None]
+        gradients = torch.autograd.grad(kept, inputs, weights, allow_unused=True)
+        results += [*kept, *(torch.zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True))]
+    for a, b in zip(found, wanted, strict=True):
+        assert a.isfinite().all()
+        assert float((a.detach().cpu().double() - b.detach()).norm()) <= tolerance * max(float(b.detach().norm()), 1e-6)
+
+
+@pytest.mark.parametrize("T", (1, 2, 3, 70))
+@pytest.mark.parametrize("W", (1, 4))
+@pytest.mark.parametrize("cached", (False, True))
+def test_short_conv(T, W, cached):
+    tensors = [draw(2, T, 5), draw(5, W, seed=1), draw(5, seed=2) if cached else None]
+    tensors.append(draw(2, W - 1, 5, seed=3) if cached and W > 1 else None)
+    for silu in (True, False):
+        compare(
+            lambda x, w, b, c, silu=silu: short_conv.short_conv(x, w, b, c, silu),
+            lambda x, w, b, c, silu=silu: plain_conv(x, w, b, cache=c, activation="silu" if silu else None),
+            tensors,
+        )
+
+
+@pytest.mark.parametrize("rows", (1, 3, 131))
+@pytest.mark.parametrize("activation", ("silu", "sigmoid", "none"))
+def test_rms_norm_gated(rows, activation):
+    for first in (False, True):
+        compare(
+            lambda x, g, w, f=first: norms.rms_norm_gated(x, g, w, 1e-5, activation, f),
+            lambda x, g, w, f=first: plain_rms(x, g, w, activation=activation, gate_first=f),
+            [draw(rows, 18), draw(rows, 18, seed=1), draw(18, seed=2)],
+        )
+
+
+def test_norms_without_gate_or_weight():
+    x = draw(7, 5)
+    compare(lambda x: norms.rms_norm_gated(x, None, None, 1e-5, "silu", False), plain_rms, [x])
+    compare(lambda x: norms.l2_norm(x, 1e-6), plain_l2, [x])
+    zero = torch.zeros(2, 5, device=DEVICE, requires_grad=True)
+    norms.l2_norm(zero, 1e-6).sum().backward()
+    assert zero.grad is not None and zero.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("bounds", ((4.0, 25.0), (4.0, None), (None, None)))
+@pytest.mark.parametrize("scale", (1e-4, 1.0, 100.0))
+def test_situ_glu(bounds, scale):
+    compare(
+        lambda g, u: situ.situ_glu(g, u, *bounds),
+        lambda g, u: plain_situ(g, u, gate_bound=bounds[0], up_bound=bounds[1]),
+        [draw(3, 41, scale=scale), draw(3, 41, seed=1, scale=scale)],
+    )
+
+
+@pytest.mark.parametrize("count", (1, 2, 5))
+def test_attention_residual(count):
+    compare(
+        lambda q, g, *v: attention_residual.attention_residual(list(v), q, g, 1e-5),
+        lambda q, g, *v: plain_residual(list(v), q, g),
+        [draw(19, seed=8), draw(19, seed=9), *(draw(2, 9, 19, seed=j) for j in range(count))],
+        5e-6,
+    )
+
+
+def test_attention_residual_of_a_zero_query_is_the_mean():
+    sources = [draw(2, 3, 5, seed=j).to(DEVICE) for j in range(3)]
+    zero, one = torch.zeros(5, device=DEVICE), torch.ones(5, device=DEVICE)
+    mixed = attention_residual.attention_residual(sources, zero, one, 1e-5)
+    torch.testing.assert_close(mixed, torch.stack(sources).mean(0))
+
+
+@pytest.mark.parametrize("scored", (0, 1, 33, 90))
+@pytest.mark.parametrize("bias", (False, True))
+def test_scored_cross_entropy(scored, bias):
+    g = torch.Generator().manual_seed(4)
+    targets = torch.full((90,), -100)
+    targets[torch.randperm(90, generator=g)[:scored]] = torch.randint(70, (scored,), generator=g)
+    targets = targets.view(2, 45)
+    compare(
+        lambda h, w, b: cross_entropy.scored_cross_entropy(h, w, targets.to(DEVICE), b, -100),
+        lambda h, w, b: plain_loss(h, w, targets, b),
+        [draw(2, 45, 20), draw(70, 20, seed=1), draw(70, seed=2) if bias else None],
+        5e-6,
+    )
