@@ -62,7 +62,8 @@ def assemble(inputs: Tensor, columns: dict[str, Tensor | int], stale: Tensor | N
     unused = position < 0
     queries = {}
     for name, column in columns.items():
-        full = torch.as_tensor(column, dtype=torch.int64, device=inputs.device).expand(position.shape)
+        # a plain number stays one: a tensor made from it on the host could not be copied inside a CUDA graph
+        full = column.to(torch.int64).expand(position.shape) if isinstance(column, Tensor) else column
         queries[name] = torch.where(unused, -1, full)
     if stale is None:
         stale = torch.full((*position.shape, 1), -1, dtype=torch.int64, device=inputs.device)
