@@ -17,7 +17,7 @@ FIELDS = {
 
 def drawing(cls):
     """Rows of tokens after `inputs` and `targets` in the docstring."""
-    lines = [line.split() for line in inspect.getdoc(cls).splitlines()]
+    lines = [line.split() for line in (inspect.getdoc(cls) or "").splitlines()]
     found = {line[0]: line[1:] for line in lines if line and line[0] in ("inputs", "targets")}
     return found["inputs"], found["targets"]
 
