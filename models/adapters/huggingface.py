@@ -6,6 +6,7 @@ Made for evaluation: prefill, step, forked scoring. Tokens are the task's own id
 import copy
 from collections.abc import Sequence
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
@@ -32,6 +33,11 @@ class HuggingFaceModel(nn.Module):
         self.model = _load(model) if isinstance(model, str) else model
         if self.model.get_output_embeddings() is None:
             raise BadRequest(f"{type(self.model).__name__} has no output embeddings; give a causal language model")
+        # the argument's name changes with transformers 5.40
+        body = self.model.base_model
+        self.cache_name = (
+            "cache" if "cache" in signature(getattr(body, "forward", body)).parameters else "past_key_values"
+        )
         ids = None if token_ids is None else torch.as_tensor(list(token_ids), dtype=torch.int64)
         self.register_buffer("token_ids", ids)
 
@@ -51,8 +57,9 @@ class HuggingFaceModel(nn.Module):
         The cache that is given is updated in place, as the library does; copy it with `repeat_state`.
         """
         ids = inputs if self.token_ids is None else self.token_ids[inputs]
-        out = self.model.base_model(input_ids=ids, past_key_values=state, use_cache=return_state or state is not None)
-        return out.last_hidden_state, out.past_key_values if return_state else None
+        wanted = {self.cache_name: state, "use_cache": return_state or state is not None}
+        out = self.model.base_model(input_ids=ids, **wanted)
+        return out.last_hidden_state, getattr(out, self.cache_name) if return_state else None
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the scored positions, targets (B,T) with -100 elsewhere; a scalar."""
