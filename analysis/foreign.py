@@ -58,16 +58,16 @@ def foreign_records(predictions: pd.DataFrame, about: Path) -> pd.DataFrame:
         raise BadRequest(
             f"predictions: example {row['example']}, query {row['query']} is there twice; add a column stage or seed"
         )
+    if frame["example"].min() < 0 or frame["example"].max() >= said["examples"]:
+        raise BadRequest(
+            f"predictions: some examples lie outside 0 to {said['examples'] - 1}, which is what was exported"
+        )
     parts = []
     for first in range(0, int(said["examples"]), _PIECE):
         index = torch.arange(first, min(first + _PIECE, int(said["examples"])))
         here = frame[(frame["example"] >= first) & (frame["example"] < first + _PIECE)]
         if len(here):
             parts.append(_joined(here, task, task.sample(index, split=said["split"], seed=said["seed"]), first))
-    if not parts or sum(map(len, parts)) < len(frame):
-        raise BadRequest(
-            f"predictions: some examples lie outside 0 to {said['examples'] - 1}, which is what was exported"
-        )
     return pd.concat(parts, ignore_index=True)
 
 

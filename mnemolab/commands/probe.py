@@ -1,13 +1,18 @@
-"""`mnemolab probe RUN_OR_FOLDER`: look into finished runs."""
+"""`mnemolab probe RUN_OR_FOLDER`: look into finished runs, or into the predictions of a model not trained here."""
 
 import argparse
 from pathlib import Path
 
-SUMMARY = "retention, interference, decay and interventions of finished runs"
+SUMMARY = "retention, interference, decay and interventions of finished runs, or of predictions for exported data"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN_OR_FOLDER", type=Path, help="a run folder, or a folder of runs")
+    parser.add_argument(
+        "folder",
+        metavar="RUN_OR_FOLDER",
+        type=Path,
+        help="a run folder, a folder of runs, or predictions (.parquet, .jsonl, .csv) with columns example, query, prediction",
+    )
     parser.add_argument(
         "--probe",
         default="all",
@@ -15,17 +20,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which probes, by comma (`mnemolab list probes`); default: all",
     )
     parser.add_argument(
+        "--data",
+        metavar="FILE",
+        type=Path,
+        help="predictions only: the examples of `mnemolab data` that they answer, or their NAME.task.json",
+    )
+    parser.add_argument(
         "--out", metavar="DIR", type=Path, help="where tables, figures and page go (default: FOLDER/probe)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    from mnemolab.analysis.probes import PROBES, run_probes
+    from mnemolab.analysis.probes import PROBES
+    from mnemolab.errors import BadRequest
 
-    names = list(PROBES) if args.probe == "all" else [name.strip() for name in args.probe.split(",")]
+    names = list(PROBES) if args.probe == "all" else [name.strip() for name in args.probe.split(",") if name.strip()]
     for name in names:
         PROBES.entry(name)  # an unknown name is answered before anything heavy is imported
+    answers = args.folder.suffix in (".parquet", ".jsonl", ".csv") and not args.folder.is_dir()
+    if args.data is not None and not answers:
+        raise BadRequest(f"--data {args.data}: goes with a file of predictions, and {args.folder} is none")
+
+    from mnemolab.analysis.probes import run_probes
     from mnemolab.analysis.records import Study
 
-    print(run_probes(Study.of(args.folder), names, args.out or args.folder / "probe"))
+    if answers:
+        from mnemolab.analysis.foreign import foreign_study
+
+        study = foreign_study(args.folder, args.data)
+        names = names if args.probe != "all" else ["retention", "interference"]  # there is no model to open
+    else:
+        study = Study.of(args.folder)
+    home = args.folder.parent if answers else args.folder
+    print(run_probes(study, names, args.out or home / "probe"))
     return 0

@@ -20,7 +20,7 @@ def page(runs, tmp_path_factory):
 def test_the_page_is_self_contained_and_complete(page):
     html = page.read_text()
     pictures = re.findall(r'<img src="(data:image/png;base64,)[^"]+" alt="([^"]+)"', html)
-    assert len(pictures) == 5 and all(len(alt) > 40 for _, alt in pictures)
+    assert len(pictures) == 6 and all(len(alt) > 40 for _, alt in pictures)
     assert not re.search(r'(src|href)="https?:', html)
     for text in ("mnemolab report runs", "Commit", "torch 2", "Linear attention", "3/3"):
         assert text in html

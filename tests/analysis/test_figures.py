@@ -1,0 +1,104 @@
+"""Figures that need a sweep or a special task, drawn from synthetic runs: they appear when they apply and say why not."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mnemolab.analysis.figures import FIGURES, make, save
+from mnemolab.analysis.figures import gates as inside
+from mnemolab.analysis.records import Study
+
+
+def test_frontier_and_learning_rate(tmp_path, write_run):
+    for width, state in ((16, 256), (32, 512)):
+        for stage in ("kda", "deltanet"):
+            for seed in range(2):
+                write_run(tmp_path, stage, seed, width=width, state=state)
+    for run in tmp_path.iterdir():
+        text = (run / "result.json").read_text()
+        (run / "result.json").write_text(text.replace("2048", run.name.split("-")[-1]))
+    saved, _ = make(tmp_path, tmp_path / "f", ["frontier"])
+    table = pd.read_csv(saved[0].csv)
+    assert set(table["state_elements"]) == {256, 512} and set(table["arm"]) == {"kda", "deltanet"}
+    study = Study.of(tmp_path)
+    study.runs["optimiser.learning_rate"] = np.tile([1e-3, 3e-3, 1e-2, 3e-2], 2)
+    plot = FIGURES["learning-rate"](study)[0]
+    assert plot.data["optimiser.learning_rate"].nunique() == 4 and plot.figure.axes[0].get_xscale() == "log"
+
+
+def study_of(records: pd.DataFrame) -> Study:
+    study = Study(())
+    study.__dict__.update(
+        all_records=records, runs=records[["run_id", "task", "stage", "arm", "seed"]].drop_duplicates()
+    )
+    return study
+
+
+def rows(n: int = 240, **columns) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    base = {
+        "run_id": "a",
+        "task": "t",
+        "stage": "kda",
+        "arm": "kda",
+        "seed": 0,
+        "example": np.arange(n) // 4,
+        "chance": 0.1,
+    }
+    return pd.DataFrame({**base, "correct": rng.random(n) < 0.7, **columns})
+
+
+def test_needle_map(tmp_path):
+    frame = rows(task="needle", query_depth=np.tile([0, 50, 100], 80))
+    frame["task.length"] = np.repeat([64, 128], 120)
+    saved = save(FIGURES["needle"](study_of(frame))[0], tmp_path)
+    assert len(pd.read_csv(saved.csv)) == 6 and saved.png.exists()
+
+
+def test_interference_panels_and_release():
+    frame = rows(
+        condition=np.tile(["rebound", "control"], 120), paired_versions=np.repeat([2, 3], 120), ask=np.tile([0, 0, 1, 1], 60),
+        version=0, n_stale=0, lag_writes=np.arange(240) % 5,
+    )  # fmt: skip
+    plot = FIGURES["interference"](study_of(frame))[0]
+    assert [a.get_title(loc="left") for a in plot.figure.axes] == [
+        "Proactive",
+        "Retroactive, same key",
+        "Retroactive, other keys",
+    ]
+    topic = rows(condition=np.tile(["single", "no_shift", "shift", "return"], 60))
+    plot = FIGURES["release"](study_of(topic))[0]
+    assert set(plot.data["condition"]) == {"shift", "return"}
+
+
+def test_figures_with_one_run_all_right_and_one_lag():
+    """All right: points without bars, fits with an open half-life, no warning; one lag: the figure says why it is absent."""
+    frame = rows(lag_tokens=np.tile(np.arange(1, 9), 30), correct=True)
+    plot = FIGURES["retention"](study_of(frame))[0]
+    assert (plot.data["mean"] == 1).all() and (plot.data["low"] == 1).all()
+    assert (FIGURES["fits"](study_of(frame))[0].data["mean"] > 0.99).all()
+    with pytest.raises(ValueError, match="no task here varies lag_tokens"):
+        FIGURES["retention"](study_of(frame.assign(lag_tokens=3)))
+
+
+def test_half_lives_panel_takes_points_and_densities(tmp_path):
+    rng = np.random.default_rng(0)
+    parts = [
+        pd.DataFrame(
+            {
+                "task": "t",
+                "arm": arm,
+                "layer": 0,
+                "head": h,
+                "channel": range(n),
+                "rate": rng.gamma(1, 0.1, n),
+                "when": w,
+            }
+        )
+        for arm, n in (("kda", 24), ("mamba2", 1))
+        for h in (0, 1)
+        for w in ("trained", "initial")
+    ]
+    plot = inside.half_lives(pd.concat(parts))[0]
+    save(plot, tmp_path)
+    assert "Median trained half-life" in plot.alt and len(plot.figure.axes) == 2
