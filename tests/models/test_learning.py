@@ -43,7 +43,6 @@ def test_one_batch_is_learned_by_heart(name, recipe):
     assert accuracy(model, batch) == 1.0, losses[::10]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ("gpt2", "kda"))
 def test_easy_recall_is_solved_from_scratch(name):
     task = make_task("associative_recall", length=24, pairs=4, key_vocabulary=16, value_vocabulary=16)
