@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mnemolab.trainers import RunConfig, load_run, train
+from mnemolab.trainers.folder import load_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,8 @@ def test_a_full_disk_is_one_clear_line_and_loses_nothing(victim, unbroken, value
     folder = tmp_path / unbroken.config.run_id
     assert not (folder / "result.json").exists()
     assert not list(folder.glob(".*.tmp"))
+    if (folder / "resume.ckpt").exists():
+        load_checkpoint(folder / "resume.ckpt")  # whole
     assert {path.name: path.read_bytes() for path in finished.folder.iterdir()} == before
     assert_same(train(unbroken.config, tmp_path), unbroken)
 
