@@ -131,16 +131,16 @@ def run_forward(
         kept[name] = torch.empty(shape, dtype=dtype, device=q.device)
     if geo.prepares:
         launch(
-            geo.known, key, prepare_kernel, BH * -(-NT // config.prepare_run),
+            geo.known, key, prepare_kernel, BH * NT,
             (
                 q, k, log_decay, erase, kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
                 *strides(q), *strides(k), T, H, NT,
             ),
             lambda: {
-                "K": K, "BK": BK, "C": C, "RUN": config.prepare_run, "DECAY": geo.decay, "ERASE": geo.erase, "P_NATIVE": P.native,
-                "P_PAIR": P.pair, "P_SUM": P.sums, "P_INVERSE": P.inverse, "P_SMALL": P.small, "STAGES": config.prepare_stages,
+                "K": K, "BK": BK, "TK": min(BK, config.TK), "C": C, "DECAY": geo.decay, "ERASE": geo.erase,
+                "P_NATIVE": P.native, "P_PAIR": P.pair, "P_SUM": P.sums, "P_INVERSE": P.inverse, "P_SMALL": P.small,
             },
-            config.prepare_warps, config.prepare_stages,
+            config.prepare_warps, 1,
         )  # fmt: skip
     o = torch.empty((B, T, H, V), dtype=v.dtype, device=v.device)
     state = torch.empty((B, H, K, V), dtype=torch.float32, device=q.device)

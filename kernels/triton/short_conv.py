@@ -12,7 +12,7 @@ from mnemolab.kernels.triton.table import padded
 
 __all__ = ["short_conv"]
 
-ROWS = 64
+ROWS = 32
 
 
 @triton.jit

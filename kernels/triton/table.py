@@ -38,17 +38,17 @@ EXACT = Precision(
 
 @dataclass(frozen=True)
 class Config:
-    """One scan. C tokens a chunk; tiles of V in the recurrence (BV) and in the gradients (GV); per kernel its warps, the
-    chunks a program takes (run), the pipeline depth over them (stages), and that over the tiles of V (value_stages)."""
+    """One scan. C tokens a chunk; tiles of V in the recurrence (BV) and in the gradients (GV), of K in the preparation under
+    a per-channel decay (TK); per kernel its warps and pipeline depth (stages). A program of the gradients takes `run`
+    chunks in a pipeline, and the tiles of V in another (value_stages)."""
 
     C: int
     BV: int
     GV: int
+    TK: int
     recurrence_warps: int
     recurrence_stages: int
     prepare_warps: int
-    prepare_run: int
-    prepare_stages: int
     gradient_warps: int
     gradient_run: int
     gradient_stages: int
@@ -85,15 +85,15 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
         recurrence = max(recurrence, C // 16)
     if not fast:
         heavy = 1 if wide <= 16 else 2 if wide <= 32 else 4 if wide <= 128 else 8
-        return Config(C, BV, min(FV, 32), max(2, recurrence), 2, heavy, 1, 1, heavy, 1, 1, 1, EXACT)
+        return Config(C, BV, min(FV, 32), 32, max(2, recurrence), 2, min(heavy, 4), heavy, 1, 1, 1, EXACT)
     if not solved:
         if wide <= 32:
-            return Config(C, BV, min(FV, 32), recurrence, 2, 1, 1, 1, 2, 4, 2, 1, FAST)
-        return Config(C, BV, min(FV, 64), recurrence, 2, 1, 1, 1, 4 if wide <= 128 else 8, 1, 1, 1, FAST)
+            return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 2, 4, 2, 1, FAST)
+        return Config(C, BV, min(FV, 64), 64, recurrence, 2, 1, 4 if wide <= 128 else 8, 1, 1, 1, FAST)
     if wide <= 32:
-        return Config(C, BV, min(FV, 32), recurrence, 2, 1, 1, 1, 1, 8, 2, 1, FAST)
+        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 1, 8, 2, 1, FAST)
     if wide <= 64:
-        return Config(C, BV, min(FV, 32), recurrence, 2, 1, 1, 1, 1 if decay < 2 else 2, 1, 1, 2, FAST)
+        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 1 if decay < 2 else 2, 1, 1, 2, FAST)
     if wide <= 128:
-        return Config(C, BV, min(FV, 32), recurrence, 2, 2, 1, 1, 4, 1, 1, 3, FAST)
-    return Config(C, BV, min(FV, 32), recurrence, 2, 4, 1, 1, 8, 1, 1, 2, FAST)
+        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 2, 4, 1, 1, 3, FAST)
+    return Config(C, BV, min(FV, 32), 64, recurrence, 2, 4, 8, 1, 1, 2, FAST)
