@@ -23,7 +23,8 @@ def victim():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # the checkout that is tested, installed or not
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     orders, answers = process.stdin, process.stdout
     assert orders is not None
