@@ -21,6 +21,8 @@ __all__ = ["QUERY_COLUMNS", "SPLITS", "Batch", "Split", "Task", "join"]
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
+_TRIES = 8  # candidates a round, where a hash of the content names the split
+
 # Columns that every task's query table has, all int64 of shape (B,Q), with -1 in unused slots. Beside them is `stale` (B,Q,M).
 QUERY_COLUMNS = {
     "position": "index t whose logits must give the target",
@@ -140,11 +142,24 @@ class Task(ABC):
             wrong = (~belongs(self.signature(batch), split)).nonzero()[:, 0]
             if not len(wrong):
                 break
-            attempt += 1
-            other = self.draw(Random(self.name, split, seed, indices[wrong], attempt, self.group))
-            batch.inputs[wrong], batch.targets[wrong] = other.inputs, other.targets
+            # several candidates at once, of which the first that belongs is taken; with none, the last is wrong again
+            tries = torch.arange(attempt + 1, attempt + 1 + _TRIES, device=indices.device)
+            attempt += _TRIES
+            numbers = Random(
+                self.name,
+                split,
+                seed,
+                indices[wrong].repeat_interleave(_TRIES),
+                tries.repeat(len(wrong)),
+                self.group,
+            )
+            others = self.draw(numbers)
+            right = belongs(self.signature(others), split).view(-1, _TRIES).long()
+            first = torch.where(right.any(1), right.argmax(1), _TRIES - 1)
+            first = first + torch.arange(len(wrong), device=indices.device) * _TRIES
+            batch.inputs[wrong], batch.targets[wrong] = others.inputs[first], others.targets[first]
             for name, column in batch.queries.items():
-                column[wrong] = other.queries[name]
+                column[wrong] = others.queries[name][first]
         return batch
 
     @abstractmethod

@@ -89,15 +89,16 @@ class Random:
     Every method names its `stream`: two names are two independent sequences, one name gives the same numbers again.
     """
 
-    def __init__(self, salt: str, split: str, seed: int, indices: Tensor, attempt: int = 0, group: int = 1):
-        """`group` consecutive indices share their numbers and differ in `twin` (B,), 0 to group - 1: paired conditions."""
+    def __init__(self, salt: str, split: str, seed: int, indices: Tensor, attempt: int | Tensor = 0, group: int = 1):
+        """`attempt` (a number, or one an example) gives other numbers to the same examples. `group` consecutive indices
+        share their numbers and differ in `twin` (B,), 0 to group - 1: paired conditions."""
         digest = blake2b(f"{salt}|{split}|{seed}".encode(), digest_size=8).digest()
         self._key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
         self.device = indices.device
         shared = indices // group
         self.twin = indices % group
         self._low = (shared & _MASK)[:, None]
-        self._high = (shared >> 32 | attempt << 16)[:, None]
+        self._high = ((shared >> 32) + (attempt << 16))[:, None]
 
     def __len__(self) -> int:
         return self._low.shape[0]

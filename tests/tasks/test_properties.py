@@ -5,7 +5,7 @@ import torch
 
 from mnemolab.tasks.base import QUERY_COLUMNS, SPLITS
 
-N = 200
+N = 100
 
 
 def rows(batch):

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,10 @@ def fitted(name, spare, **fields):
 
 
 def holds(task):
+    if task.bits < 80 and task.signature_bits < 12:
+        with pytest.raises(BadRequest, match="too few to share"):
+            task.sample(torch.arange(4))
+        return
     batch = task.sample(torch.arange(37), split="test", seed=2)
     assert torch.equal(task.solve(batch.inputs), batch.targets)
     q = batch.queries
@@ -33,7 +38,7 @@ def holds(task):
     assert ((q["stale"] != q["target"][..., None]) | ~used[..., None]).all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     sizes, sizes, sizes, st.sampled_from(["latest", "first", "previous", "mixed"]), st.booleans(), st.integers(0, 40)
 )
@@ -43,7 +48,7 @@ def test_key_overwrite(keys, versions, more, ask, control, spare):
     holds(fitted("key_overwrite", spare, value_vocabulary=701, filler_vocabulary=5, **fields))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     st.integers(2, 20),
     st.integers(0, 5),
