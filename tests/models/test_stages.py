@@ -120,8 +120,8 @@ def test_optimiser_groups_hold_each_parameter_once_and_spare_gates_norms_and_bia
     names = {parameter: name for name, parameter in model.named_parameters()}
     groups = [*decayed["params"], *spared["params"]]
     assert len(groups) == len(set(groups)) == len(names)
-    gate_words = ("A_log", "dt_bias", "norm", "bias", "control", "decay_up", "positions", "skip", "query", "gain")
-    wrong = [names[p] for p in decayed["params"] if any(w in names[p].split(".")[-1] for w in gate_words)]
+    spare = {"A_log", "dt_bias", "bias", "control", "decay_up", "positions", "skip", "query", "gain"}
+    wrong = [names[p] for p in decayed["params"] if spare & set(names[p].split(".")) or "norm" in names[p]]
     assert wrong == []
     assert any("embedding" in names[p] for p in decayed["params"])
 
@@ -159,6 +159,9 @@ def test_traces_are_fp32_and_shaped_as_declared(name, options):
         assert all(value is None or value.dtype == torch.float32 for value in trace.values())
         assert trace["log_decay"] is None or (trace["log_decay"] <= 0).all()
         assert set(trace) == {"q", "k", "v", "log_decay", "erase", "write"}, block.mixer
+        if getattr(block.mixer.config, "feature_map", "") == "silu_l2":
+            for name_ in ("q", "k"):
+                torch.testing.assert_close(trace[name_].norm(dim=-1), torch.ones(B, T, 2), atol=1e-2, rtol=0)
 
 
 def test_a_construction_depends_on_the_seed_alone():
