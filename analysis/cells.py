@@ -17,7 +17,7 @@ from mnemolab.errors import BadRequest
 
 __all__ = ["Grid", "axis_bins", "codes_of", "curve", "curves", "numbers", "per_run"]
 
-_BLOCKS = 512
+_BLOCKS = 256
 # An axis with at most this many different values is not binned.
 _PLAIN = 24
 # Integers within this range are counted rather than sorted.

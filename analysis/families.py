@@ -61,7 +61,7 @@ def _halving(weight, ratio) -> Array:
     """u with w e^-u + (1-w) e^(-ratio u) = 1/2, by bisection in ln u; broadcasts."""
     weight, ratio = np.broadcast_arrays(np.asarray(weight, float), np.asarray(ratio, float))
     low, high = np.full(weight.shape, np.log(_LN2)), np.log(_LN2 / ratio)
-    for _ in range(50):
+    for _ in range(42):
         middle = (low + high) / 2
         u = np.exp(middle)
         above = weight * np.exp(-u) + (1 - weight) * np.exp(-ratio * u) > 0.5

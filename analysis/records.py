@@ -71,7 +71,8 @@ def load_runs(paths: _Paths) -> pd.DataFrame:
             "scoring": config.get("scoring"),
             **_flat(config),
         }
-        row |= {key: value for key, value in _flat(result).items() if key not in row}
+        # the config asks for a device, perhaps "auto"; the result says which it was
+        row |= {key: value for key, value in _flat(result).items() if key not in row or key == "device"}
         rows.append(row)
     runs = pd.DataFrame(rows).drop_duplicates("run_id", ignore_index=True)
     runs.insert(4, "arm", arms(runs))

@@ -17,11 +17,12 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mnemolab import __version__
+from mnemolab.analysis.compare import compare_arms
 from mnemolab.analysis.figures import make
 from mnemolab.analysis.figures.plot import Saved
 from mnemolab.analysis.records import Study
 from mnemolab.analysis.statistics import mean_interval, wilson
-from mnemolab.analysis.style import label
+from mnemolab.analysis.style import label, look
 from mnemolab.files import output_folder, write_text
 
 __all__ = ["Section", "Table", "build", "provenance", "render", "summary"]
@@ -92,9 +93,13 @@ def build(
                 f"{len(runs)} finished runs: {_listed(runs['task'].unique())}; {runs['arm'].nunique()} models, "
                 f"{runs['seed'].nunique()} seed{'s' if runs['seed'].nunique() > 1 else ''}. The run is the unit: intervals "
                 "are 95%, over runs and, within them, sequences. "
-                + ("With fewer than 6 seeds no test can reach p < .05, so none is shown." if _fewest(runs) < 6 else ""),
+                + ("With fewer than 6 seeds no paired test can reach p < .05." if _fewest(runs) < 6 else ""),
+                *(s.alt.partition(". ")[2] for s in saved if s.name.startswith(("versions-", "retention-"))),
             ),
-            (Table("Test results by model. Steps: median over the runs that reached the criterion.", table),),
+            (
+                Table("Test results by model. Steps: median over the runs that reached the criterion.", _merged(table)),
+                *_comparisons(runs),
+            ),
         ),
         *(
             Section(f"Task: {task.replace('_', ' ')}", figures=[s for s in saved if s.name.endswith(f"-{task}")])
@@ -113,7 +118,9 @@ def build(
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
     """One row a task and arm: runs, mean test accuracy with its interval, solved runs (Wilson), median steps, sizes."""
     rows = []
-    for (task, arm), group in runs.groupby(["task", "arm"], sort=False, observed=True):
+    order = {arm: at for at, arm in enumerate(look(runs["arm"]))}
+    ranked = runs.assign(_at=runs["arm"].map(order)).sort_values(["task", "_at"])
+    for (task, arm), group in ranked.groupby(["task", "arm"], sort=False, observed=True):
         accuracy = pd.to_numeric(group["test.accuracy"], errors="coerce").dropna() if "test.accuracy" in group else []
         row: dict[str, Any] = {"task": task, "model": label(str(arm)), "runs": len(group)}
         if len(accuracy):
@@ -129,6 +136,32 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
                 row[name.replace("_", " ")] = int(group[name].dropna().iloc[0])
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _merged(table: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy and its interval in one cell, and no task column when there is one task: narrower on a page."""
+    if "low" not in table:
+        return table
+    said = [
+        "–" if np.isnan(mean) else f"{mean:.3f} ({low:.3f} to {high:.3f})"
+        for mean, low, high in zip(table["accuracy"], table["low"], table["high"], strict=True)
+    ]
+    shown = table.assign(accuracy=said).drop(columns=["low", "high"])
+    return shown.drop(columns="task") if shown["task"].nunique() == 1 else shown
+
+
+def _comparisons(runs: pd.DataFrame) -> list[Table]:
+    """Pairs of arms, when there are seeds to pair and few enough pairs to read."""
+    if "test.accuracy" not in runs or runs["arm"].nunique() > 8:
+        return []
+    table = compare_arms(runs)
+    if table.empty:
+        return []
+    table = table.assign(a=[label(a) for a in table["a"]], b=[label(b) for b in table["b"]]).drop(columns=["p"])
+    caption = (
+        "Differences in test accuracy (a minus b), paired by seed: sign-flip test, Holm's correction within a task."
+    )
+    return [Table(caption, table)]
 
 
 def latex(table: pd.DataFrame, caption: str) -> str:

@@ -4,7 +4,16 @@ import numpy as np
 import pandas as pd
 
 from mnemolab.analysis.cells import curve
-from mnemolab.analysis.figures.draw import extremes, intervals, ordered, runs_said, some, tasks_with, unit_axis
+from mnemolab.analysis.figures.draw import (
+    extremes,
+    intervals,
+    ordered,
+    plain_log,
+    runs_said,
+    some,
+    tasks_with,
+    unit_axis,
+)
 from mnemolab.analysis.figures.plot import Plot
 from mnemolab.analysis.records import Study
 from mnemolab.analysis.statistics import mean_interval
@@ -20,7 +29,7 @@ def state_frontier(study: Study) -> list[Plot]:
         return some([], "frontier: the results lack state_elements or test accuracy")
     plots = []
     for task, frame in runs.dropna(subset=["test.accuracy", "state_elements"]).groupby("task"):
-        if frame["state_elements"].nunique() < 2 or frame["arm"].nunique() < 2:
+        if frame.groupby("stage")["state_elements"].nunique().max() < 2:
             continue
         table = _means(frame, ["stage", "state_elements"])
         looks = look(table["stage"])
@@ -33,6 +42,7 @@ def state_frontier(study: Study) -> list[Plot]:
                     **style.line(label=label(stage)),
                 )  # fmt: skip
             axes.set_xscale("log", base=2)
+            plain_log(axes.xaxis, 2)
             unit_axis(axes, "test accuracy")
             axes.set_xlabel("state (elements after the whole sequence)")
             axes.set_title("State against recall")
@@ -43,7 +53,7 @@ def state_frontier(study: Study) -> list[Plot]:
         table = table.rename(columns={"stage": "arm"})
         alt = f"Accuracy against size of state. {extremes(table, 'accuracy')}"
         plots.append(Plot(f"frontier-{task}", f"State against recall ({task})", caption, alt, figure, table))
-    return some(plots, "frontier: the runs of a task differ neither in model nor in state")
+    return some(plots, "frontier: no stage was trained at several sizes of state")
 
 
 def learning_rate_robustness(study: Study) -> list[Plot]:

@@ -27,7 +27,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 # More sequences than this are summed into blocks first: same variance, bounded work.
-_BLOCKS = 512
+_BLOCKS = 256
 
 
 def levels(runs: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -1,10 +1,12 @@
 """Tests and effect sizes against values worked by hand or by scipy."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from mnemolab.analysis import statistics as s
+from mnemolab.analysis.compare import compare_arms
 from mnemolab.errors import BadRequest
 
 
@@ -98,6 +100,23 @@ def test_log_rank_agrees_with_scipy():
     )
     assert ours.p == pytest.approx(theirs.pvalue, abs=1e-9) and ours.hazard > 1
     assert ours.p_permuted == pytest.approx(ours.p, abs=0.02)
+
+
+def test_arms_are_compared_in_pairs_by_seed():
+    rows = [
+        (arm, seed, base + seed / 100) for arm, base in (("kda", 0.8), ("gpt2", 0.9), ("rnn", 0.2)) for seed in range(6)
+    ]
+    runs = pd.DataFrame(rows, columns=["arm", "seed", "test.accuracy"]).assign(task="t")
+    out = compare_arms(runs).set_index(["a", "b"])
+    assert out.loc[("gpt2", "kda"), "difference"] == pytest.approx(0.1) and out.loc[("gpt2", "kda"), "runs"] == 6
+    assert (
+        (out["p"] == 2 / 64).all()
+        and out["p_holm"].tolist() == pytest.approx([6 / 64] * 3)
+        and (out["star"] == "n.s.").all()
+    )
+    few = compare_arms(runs[runs["seed"] < 3])
+    assert few["star"].str.startswith("no star").all()
+    assert compare_arms(runs[runs["seed"] < 1]).empty
 
 
 def test_log_rank_defined_at_the_edges():
