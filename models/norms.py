@@ -4,6 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mnemolab.kernels.neighbours.dispatch import fused
+from mnemolab.kernels.neighbours.norms import rms_norm_gated
+
 __all__ = ["RMSNorm", "make_norm"]
 
 
@@ -16,7 +19,16 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+        # torch's own backward of the weight is slow on CUDA where rows are many and short
+        if fused(x, self.weight):
+            y = rms_norm_gated(x, None, self.weight, eps=self.eps)
+        else:
+            y = F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind):
+            # several projections read what a norm gives: cast it once instead of once for each
+            y = y.to(torch.get_autocast_dtype(kind))
+        return y
 
 
 def make_norm(kind: str, width: int, eps: float) -> nn.Module:

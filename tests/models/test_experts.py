@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from mnemolab.kernels.neighbours.situ import situ_glu
 from mnemolab.models.channels.mlp import glu
 from mnemolab.models.channels.moe import Experts, MoE, Router, quantile_bias
 from mnemolab.models.config import ExpertsConfig, ModelConfig
@@ -157,3 +158,13 @@ def test_situ_is_bounded_and_near_swiglu_at_small_inputs():
     small_pair = pair / 1e5
     torch.testing.assert_close(glu(small_pair, "situ"), glu(small_pair, "swiglu"), atol=1e-9, rtol=1e-6)
     assert (glu(pair, "situ") - glu(pair, "swiglu")).abs().max() > 100
+
+
+def test_situ_without_bounds_is_swiglu_and_each_bound_acts_on_its_own_branch():
+    gate, up = 20 * torch.randn(2, 50, dtype=torch.float64)
+    silu = torch.nn.functional.silu(gate)
+    torch.testing.assert_close(situ_glu(gate, up, gate_bound=None, up_bound=None), silu * up)
+    torch.testing.assert_close(situ_glu(gate, up, gate_bound=1e7, up_bound=1e7), silu * up)
+    linear = situ_glu(gate, up, up_bound=None)
+    torch.testing.assert_close(situ_glu(gate, 3 * up, up_bound=None), 3 * linear)
+    torch.testing.assert_close(linear, 4 * torch.tanh(gate / 4) * torch.sigmoid(gate) * up)
