@@ -62,6 +62,13 @@ def test_sums_over_blocks_change_no_mean():
     assert out["mean"].tolist() == pytest.approx(frame.groupby("x")["correct"].mean().tolist())
 
 
+def test_queries_of_a_sequence_are_not_independent():
+    """200 sequences whose 5 queries agree: the interval is that of 200 answers, not of 1,000."""
+    right = np.repeat(np.random.default_rng(0).integers(0, 2, 200), 5)
+    out = curve(table(correct=right, example=np.repeat(np.arange(200), 5)), None, draws=2000).iloc[0]
+    assert out["high"] - out["low"] == pytest.approx(2 * 1.96 * 0.5 / np.sqrt(200), rel=0.15)
+
+
 def test_wide_axes_are_binned_into_equal_counts():
     bins = axis_bins(np.arange(1200))
     assert np.unique(bins).size == 12 and np.bincount(bins).tolist() == [100] * 12
