@@ -153,7 +153,7 @@ def reference(op: str, case: Case, elements: int = 2) -> list[Tensor]:
 def time_of(function: Callable[[], Any], rep: int) -> float:
     from triton.testing import do_bench
 
-    return float(do_bench(function, warmup=max(5, rep // 4), rep=rep, return_mode="median"))
+    return float(do_bench(function, warmup=max(5, rep // 4), rep=rep, return_mode="median"))  # pyright: ignore[reportArgumentType]
 
 
 def measure_shape(op: str, shape: tuple[int, ...], sides: dict[str, Callable], rep: int, rounds: int) -> Iterator[Row]:

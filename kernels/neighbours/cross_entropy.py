@@ -27,7 +27,9 @@ def scored_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, bias: 
         )
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[2]:
         raise BadRequest(f"weight has shape {tuple(weight.shape)}; it must be (vocabulary,D) with D={hidden.shape[2]}")
-    if fused(hidden, weight, bias) and weight.dtype == hidden.dtype:
+    # inside a capture nobody may wait for the number of scored positions
+    capturing = hidden.is_cuda and torch.cuda.is_current_stream_capturing()
+    if capturing and weight.dtype == hidden.dtype and fused(hidden, weight, bias):
         from mnemolab.kernels.triton import cross_entropy as form
 
         return form.scored_cross_entropy(hidden, weight, targets, bias, IGNORED)

@@ -6,6 +6,9 @@ is read once forward (the softmax is taken online) and once backward:
     ds_j = a_j (dh . v_j - dh . h);   dv_j = a_j dh + ds_j (r_j p - s_j r_j^2 v_j / D);   dp = sum of ds_j r_j v_j over all rows
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 from typing import Any
 
 import torch

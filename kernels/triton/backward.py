@@ -6,6 +6,9 @@ It writes dS' (the gradient that leaves each chunk) and dU; `gradients.py` then 
 (batch, head, tile of V): value tiles are independent, as in the forward pass.
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

@@ -5,6 +5,9 @@ Backward forms every tile of logits twice, once for the rows' gradient and once 
 Plain form: `neighbours/cross_entropy.py`.
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 from typing import Any
 
 import torch
@@ -164,6 +167,8 @@ class _ScoredCrossEntropy(torch.autograd.Function):
         rows_kernel[(blocks, triton.cdiv(D, OD))](*common, dh, N, OD=OD, **tiles, num_warps=4)
         dweight = torch.empty_like(weight)
         dbias = None if bias is None else torch.empty_like(bias)
+        # a product of 64 rows by four warps would be wgmma, see `table.choose`
+        tiles["BN"] = 32
         weight_kernel[(triton.cdiv(N, tiles["BN"]), triton.cdiv(D, OD))](
             *common, dweight, dbias, N, OD=OD, **tiles, num_warps=4
         )

@@ -4,6 +4,9 @@ Only two products per chunk depend on the previous chunk (W S and k^T U), since 
 tiles are independent of each other. Without erase and per-channel decay nothing needs preparing: A is formed here.
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

@@ -11,6 +11,9 @@ The gate gradient is a plain sum over what spans row t. The usual form, a revers
 sums, is the same number with cancellation: its relative error in float32 is 1 at a gate of -20.
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

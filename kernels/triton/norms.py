@@ -1,5 +1,8 @@
 """RMS norm with an output gate, and the L2 norm, forward and backward. The plain forms are in `neighbours/norms.py`."""
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 from typing import Any
 
 import torch

@@ -12,6 +12,9 @@ the anchored way, which costs a quarter. The kernels branch around whole tails, 
 tiles after a branch costs more registers than both of its arms.
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

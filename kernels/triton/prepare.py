@@ -9,6 +9,9 @@ This kernel writes X, A, W and exp(G), exp(G_C - G), exp(G_C); under a per-chann
 instead of the first two factors.
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

@@ -67,9 +67,9 @@ def geometry(
 def _geometry(
     sizes: tuple[int, ...], decay: int, erase: int, write: int, normalize: bool, scale: float, dtype: torch.dtype
 ) -> Geometry:
-    B, _, H, K, V = sizes
+    B, T, H, K, V = sizes
     config = choose(dtype, B * H, K, V, decay, erase)
-    return Geometry(*sizes, decay, erase, write, normalize, scale, config)
+    return Geometry(B, T, H, K, V, decay, erase, write, normalize, scale, config)
 
 
 _known_geometry = lru_cache(maxsize=1024)(_geometry)
@@ -269,7 +269,7 @@ def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, Sta
         o, state, norm = _Scan.apply(x.q, x.k, x.v, *gates, geo)  # type: ignore[misc]
     else:
         o, state, norm, _ = run_forward(geo, rows(x.q), rows(x.k), rows(x.v), *map(flat, gates), save=False)
-    return o, (state, norm) if x.normalize else state
+    return o, state if norm is None else (state, norm)
 
 
 def _without_tokens(x: Operands) -> tuple[Tensor, State]:

@@ -1,5 +1,8 @@
 """Short causal convolution, forward and backward, one launch each. The plain form is `neighbours/short_conv.py`."""
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 from typing import Any
 
 import torch

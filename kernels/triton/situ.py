@@ -1,5 +1,8 @@
 """SiTU-GLU, forward and backward, one launch each and nothing saved but the inputs. Plain form: `neighbours/situ.py`."""
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 from typing import Any
 
 import torch

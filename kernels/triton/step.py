@@ -3,6 +3,9 @@
 The state is read and written once, 8 K V bytes a head in float32, and nothing else of that size moves.
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import torch
 import triton
 import triton.language as tl

@@ -67,31 +67,36 @@ def padded(channels: int) -> int:
 
 
 def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase: int) -> Config:
-    """The configuration for outputs of `dtype`, `programs` = B*H, and decay and erase of kind 0 none, 1 scalar, 2 channel."""
+    """The configuration for outputs of `dtype`, `programs` = B*H, and decay and erase of kind 0 none, 1 scalar, 2 channel.
+
+    No entry gives four warps a product of 64 rows or more: that would be Hopper's wgmma, in which Triton 3.4 to 3.7 has
+    miscompiled products of transposed results; two warps stay on mma.sync.
+    """
     BK, FV = padded(K), padded(V)
     wide = max(BK, FV)
     # the interpreter computes bfloat16 wrongly: there it is only loaded and stored
     fast = dtype == torch.bfloat16 and not interpreted()
     solved = erase > 0 or decay == 2
     # nothing to solve: longer chunks save states; else 16 tokens, where the inverse and the anchors are cheapest
-    C = 16 if solved or not fast else 32 if wide <= 32 else 64
-    BV = min(FV, 32 if BK <= 64 and C < 64 else 64 if BK <= 128 else 16)
+    C = 32 if fast and not solved and wide <= 64 else 16
+    BV = min(FV, 16 if BK > 128 else 64 if C == 32 else 32)
+    gla = decay == 2 and not erase
+    if gla:
+        # 32 columns, in a pipelined preparation, were wrong once on the device; see docs/kernels_gpu.md
+        BV = 16
     # few programs: cut the value axis until the multiprocessors have work
     while BV > 16 and programs * (FV // BV) < 256:
         BV //= 2
-    tile = BK * BV
-    recurrence = 1 if tile <= 2048 else 2 if tile <= 4096 else 4
-    if C > 16:
-        recurrence = max(recurrence, C // 16)
+    recurrence = max(C // 16, 1 if BK * BV <= 2048 else 2)
     if not fast:
         heavy = 1 if wide <= 16 else 2 if wide <= 32 else 4 if wide <= 128 else 8
         return Config(C, BV, min(FV, 32), 32, max(2, recurrence), 2, min(heavy, 4), heavy, 1, 1, 1, EXACT)
-    if not solved:
-        if wide <= 32:
-            return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 2, 4, 2, 1, FAST)
-        return Config(C, BV, min(FV, 64), 64, recurrence, 2, 1, 4 if wide <= 128 else 8, 1, 1, 1, FAST)
+    if C == 32:
+        run, stages = (4, 2) if wide <= 32 else (1, 1)
+        return Config(C, BV, min(FV, 64), 64, recurrence, 2, 1, 2, run, stages, 1, FAST)
     if wide <= 32:
-        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 1, 8, 2, 1, FAST)
+        run, stages = (1, 1) if gla else (8, 2)
+        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 1, run, stages, 1, FAST)
     if wide <= 64:
         return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 1 if decay < 2 else 2, 1, 1, 2, FAST)
     if wide <= 128:

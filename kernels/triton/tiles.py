@@ -4,6 +4,9 @@ Axis letters: C tokens of a chunk, K key channels, V value channels, BK and BV t
 computed in bfloat16: tiles are loaded, cast to float32, and cast down only as operands of a product.
 """
 
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

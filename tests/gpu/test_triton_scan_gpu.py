@@ -1,5 +1,7 @@
 """The Triton scan on a GPU: reduced precision, every size, extreme gates, strides, capture, compilation, scale."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import normalize as unit
@@ -17,7 +19,7 @@ KINDS = {
 NAMES = ("q", "k", "v", "log_decay", "erase", "write")
 
 
-def make(kind, B, T, H, K, V, dtype=torch.bfloat16, strength=0.3, normalize=False, seed=0):
+def make(kind, B, T, H, K, V, dtype=torch.bfloat16, strength=0.3, normalize=False, seed=0) -> dict[str, Any]:
     g = torch.Generator("cuda").manual_seed(seed)
     decay, erase, write = KINDS[kind]
 
@@ -28,7 +30,7 @@ def make(kind, B, T, H, K, V, dtype=torch.bfloat16, strength=0.3, normalize=Fals
     x = {"q": q, "k": k, "v": torch.randn(B, T, H, V, device="cuda", generator=g)}
     if normalize:
         x["q"], x["k"] = q.abs(), k.abs()
-    x = {name: value.to(dtype) for name, value in x.items()}
+    x: dict[str, Any] = {name: value.to(dtype) for name, value in x.items()}
     if decay:
         x["log_decay"] = -strength * gate(decay, K)
     if erase:
@@ -242,7 +244,8 @@ def test_distributed_data_parallel(tmp_path):
         model = Mixer().cuda()
         parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
         parallel(torch.randn(2, 40, 64, device="cuda")).square().mean().backward()
-        assert model.project.weight.grad.isfinite().all() and model.project.weight.grad.norm() > 0
+        gradient = model.project.weight.grad
+        assert gradient is not None and gradient.isfinite().all() and gradient.norm() > 0
     finally:
         torch.distributed.destroy_process_group()
 

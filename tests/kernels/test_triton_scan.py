@@ -3,8 +3,10 @@
 tests/conftest.py switches the interpreter on. It computes bfloat16 wrongly and runs no reduced precision, so what depends on them is in tests/gpu.
 """
 
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ if find_spec("triton") is None:
 CUDA = torch.cuda.is_available()
 
 from mnemolab.kernels import explain_backend, memory_scan, memory_step
+from mnemolab.kernels.triton import scan
 
 DEVICE = "cuda" if CUDA else "cpu"
 TOLERANCE = 3e-6
@@ -39,7 +42,7 @@ def both(bench, operands, tolerance=TOLERANCE, floor=0.0):
     return found
 
 
-def make(bench, *kinds, **sizes):
+def make(bench, *kinds, **sizes) -> dict[str, Any]:
     return bench.make(*kinds, dtype=torch.float32, device=DEVICE, **sizes)
 
 
@@ -47,6 +50,19 @@ def make(bench, *kinds, **sizes):
 @pytest.mark.parametrize("T", (1, 33))
 def test_stages(bench, kinds, T):
     both(bench, make(bench, *kinds, B=1, T=T, H=2, K=5, V=18))
+
+
+@pytest.mark.parametrize("C", (32, 64))
+@pytest.mark.parametrize("kinds", (("none", "none", "none"), ("channel", "scalar", "scalar")), ids="-".join)
+def test_longer_chunks(bench, monkeypatch, kinds, C):
+    """The table reserves them for bfloat16, which the interpreter cannot compute; the formulas hold at any length."""
+    chosen = scan.choose
+    monkeypatch.setattr(scan, "choose", lambda *a: replace(chosen(*a), C=C))
+    scan._known_geometry.cache_clear()
+    try:
+        both(bench, make(bench, *kinds, B=1, T=C + 5, H=1, K=4, V=3))
+    finally:
+        scan._known_geometry.cache_clear()
 
 
 @pytest.mark.slow

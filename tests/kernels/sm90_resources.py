@@ -1,0 +1,139 @@
+"""Compile kernels for sm_90 without a GPU and print what ptxas gave them, one JSON object a line.
+
+Run as a program: `python sm90_resources.py KIND:D:DTYPE ... neighbours step`, with TRITON_INTERPRET unset. Launches on CPU
+tensors are caught before they reach a driver; their arguments say what to compile.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from mnemolab.kernels import memory_step
+from mnemolab.kernels.triton import attention_residual, backend, cross_entropy, norms, scan, short_conv, situ
+
+KINDS = {
+    "linear": (0, 0, 0), "scalar_decay": (1, 0, 0), "gla": (2, 0, 0), "deltanet": (0, 1, 1),
+    "gated_deltanet": (1, 1, 1), "kda": (2, 1, 1), "gated_deltanet2": (2, 2, 2),
+}  # fmt: skip
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+NAMES = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64", torch.uint8: "*u8",
+}  # fmt: skip
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+def catch(launches: list):
+    """Make every launch a note of (kernel, arguments, keywords)."""
+
+    def run(self, *args, grid, warmup, **kwargs):
+        launches.append((self, args, kwargs))
+
+    JITFunction.run = run
+
+
+def signature(kernel: JITFunction, args: tuple, kwargs: dict) -> tuple[dict, dict, dict, dict]:
+    """Types, constants, attributes and options, as Triton's own launch would have found them."""
+    kwargs = dict(kwargs)
+    options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages") if name in kwargs}
+    types, constants, attributes = {}, {}, {}
+    plain = {p.name for p in kernel.params if p.do_not_specialize}
+    for place, (name, value) in enumerate(zip(kernel.arg_names, args, strict=False)):
+        if isinstance(value, torch.Tensor):
+            types[name], attributes[(place,)] = NAMES[value.dtype], [["tt.divisibility", 16]]
+        elif isinstance(value, tuple):
+            types[name] = tuple(NAMES[x.dtype] for x in value)
+            attributes |= {(place, j): [["tt.divisibility", 16]] for j in range(len(value))}
+        elif value is None or (value == 1 and isinstance(value, int) and name not in plain):
+            types[name], constants[name] = "constexpr", value
+        elif isinstance(value, float):
+            types[name] = "fp32"
+        else:
+            types[name] = "i32"
+            if value % 16 == 0 and name not in plain:
+                attributes[(place,)] = [["tt.divisibility", 16]]
+    for name, value in kwargs.items():
+        types[name], constants[name] = "constexpr", value
+    return types, constants, attributes, options
+
+
+def resources(kernel: JITFunction, args: tuple, kwargs: dict) -> dict:
+    types, constants, attributes, options = signature(kernel, args, kwargs)
+    source = ASTSource(kernel, types, constants, attributes)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        command = [str(TOOLS / "cuobjdump"), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
+    assert found is not None, said
+    return {
+        "kernel": f"{kernel.fn.__module__.rsplit('.', 1)[-1]}.{kernel.fn.__name__}",
+        "registers": int(found[1]), "stack": int(found[2]), "shared": compiled.metadata.shared,
+        "wgmma": compiled.asm["ptx"].count("wgmma.mma"), **options,
+    }  # fmt: skip
+
+
+def run_scan(kind: str, D: int, dtype: torch.dtype) -> None:
+    decay, erase, write = KINDS[kind]
+    B, T, H = (64, 128, 4) if D <= 64 else (8, 128, 16)
+
+    def gate(level: int) -> torch.Tensor | None:
+        return torch.zeros(B, T, H, *([D] if level == 2 else [])) if level else None
+
+    q = torch.zeros(B, T, H, D, dtype=dtype)
+    norm = kind == "linear"
+    geo = scan.geometry(q, q, gate(decay), gate(erase), gate(write), norm, 0.5)
+    gates = gate(decay), gate(erase), gate(write)
+    o, _, _, kept = scan.run_forward(geo, q, q, q, *gates, None, None, save=True)
+    scan.run_backward(geo, q, q, q, *gates, kept, o if norm else None, q, None, None, (None, None))
+
+
+def run_neighbours() -> None:
+    def leaf(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.bfloat16).requires_grad_()
+
+    x, g, row = leaf(2, 64, 128), leaf(2, 64, 128), leaf(128)
+    for y in (
+        short_conv.short_conv(x, leaf(128, 4), row, None, True)[0],
+        norms.rms_norm_gated(x, g, row, 1e-5, "silu", False),
+        norms.l2_norm(x, 1e-6),
+        situ.situ_glu(x, g, 4.0, 25.0),
+        attention_residual.attention_residual([x, g], row, row, 1e-5),
+        cross_entropy.scored_cross_entropy(x, leaf(512, 128), torch.zeros(2, 64, dtype=torch.int64), None, -100),
+    ):
+        y.sum().backward()
+
+
+def run_step() -> None:
+    backend.interpreted = lambda: True
+    x = torch.zeros(4, 4, 64, dtype=torch.bfloat16)
+    beta = torch.zeros(4, 4)
+    memory_step(
+        x, x, x, torch.zeros(4, 4, 64, 64), log_decay=torch.zeros(4, 4, 64), erase=beta, write=beta, backend="triton"
+    )
+
+
+if __name__ == "__main__":
+    launches: list = []
+    catch(launches)
+    for job in sys.argv[1:]:
+        launches.clear()
+        if job == "neighbours":
+            run_neighbours()
+        elif job == "step":
+            run_step()
+        else:
+            kind, D, dtype = job.split(":")
+            run_scan(kind, int(D), DTYPES[dtype])
+        for launch in launches:
+            print(json.dumps({"job": job, **resources(*launch)}), flush=True)
