@@ -10,12 +10,14 @@ below the diagonal: the one of size h holds the pairs that part when a block of 
 gate of token t collects the pairs i >= t > j that contain it, and no other term.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-__all__ = ["ChannelDecay", "ScalarDecay", "decay_of", "through_states"]
+__all__ = ["ChannelDecay", "ScalarDecay", "decay_of", "through_states", "times"]
 
-# A (M,C,C) and the factors dO, dE, R (M,C,V) of its cotangent dA = lower(dO R^T) and of dT = strict(dE R^T)
+# A (M,C,C) and the factors dO, dz, R (M,C,V) of its cotangent dA = lower(dO R^T) and of dT = -strict(dz R^T)
 PairFactors = tuple[Tensor, Tensor, Tensor | None, Tensor]
 # cotangents of q, e (None without erase) and k
 PairGrads = tuple[Tensor, Tensor | None, Tensor]
@@ -54,11 +56,18 @@ def _summed(x: Tensor, rows: Tensor) -> Tensor:
     return torch.bmm(rows.expand(x.shape[0], -1, -1), x)
 
 
-def decay_of(log_decay: Tensor | None, like: Tensor) -> "ScalarDecay | ChannelDecay":
-    """The decay of the tiles `like` (M,C,K), for log_decay None, (M,C,1) or (M,C,K)."""
+def decay_of(
+    log_decay: Tensor | None, like: Tensor, head: Tensor | None = None, tail: Tensor | None = None
+) -> "ScalarDecay | ChannelDecay":
+    """The decay of the tiles `like` (M,C,K), for log_decay None, (M,C,1) or (M,C,K); head, tail: what `kept` returned."""
     if log_decay is not None and log_decay.shape[-1] > 1:
-        return ChannelDecay(log_decay)
+        return ChannelDecay(log_decay, head, tail)
     return ScalarDecay(log_decay, like)
+
+
+def times(x: Tensor, factor: Tensor | None) -> Tensor:
+    """x * factor, where None is 1."""
+    return x if factor is None else x * factor
 
 
 def through_states(whole: Tensor, rows: Tensor, columns: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
@@ -110,19 +119,19 @@ class ScalarDecay:
 
     def pairs_grad(self, q: Tensor, e: Tensor | None, k: Tensor, pairs: PairFactors, grads: PairGrads) -> Tensor | None:
         """Adds to the cotangents of q, e and k; returns that of log_decay (M,C,1), None without decay."""
-        A, dO, dE, R = pairs
+        A, dO, dz, R = pairs
         dq, de, dk = grads
         dA = torch.bmm(dO, R.mT)
         inside = dA * A if self.head is not None else None
         dA.mul_(self.weight)
         dq.baddbmm_(dA, k)
         dk.baddbmm_(dA.mT, q)
-        if e is not None and dE is not None and de is not None:
-            dT = torch.bmm(dE, R.mT).mul_(self.strict)
-            de.baddbmm_(dT, k)
-            dk.baddbmm_(dT.mT, e)
+        if e is not None and dz is not None and de is not None:
+            dT = torch.bmm(dz, R.mT).mul_(self.strict)
+            de.baddbmm_(dT, k, alpha=-1)
+            dk.baddbmm_(dT.mT, e, alpha=-1)
             if inside is not None:
-                inside.addcmul_(dT, torch.bmm(e, k.mT))
+                inside.addcmul_(dT, torch.bmm(e, k.mT), value=-1)
         return None if inside is None else later_rows(inside).mul_(self.below).sum(-1, keepdim=True)
 
 
@@ -134,26 +143,34 @@ class ChannelDecay:
     (M,C,K) and whole (M,K) as in ScalarDecay.
     """
 
-    def __init__(self, log_decay: Tensor):
-        """log_decay (M,C,K)."""
-        head = log_decay.exp()
-        tail = torch.ones_like(head)
-        # h, products up to each row of the second halves, products after each row of the first halves
-        self.levels: list[tuple[int, Tensor, Tensor]] = []
+    def __init__(self, log_decay: Tensor, head: Tensor | None = None, tail: Tensor | None = None):
+        """log_decay (M,C,K); head and tail, if not given, are there once the levels have been walked."""
+        self.log_decay, self.head, self.tail = log_decay, head, tail
+
+    @property
+    def whole(self) -> Tensor | None:
+        return None if self.head is None else self.head[:, -1]
+
+    def levels(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        """h, products up to each row of the second halves, products after each row of the first (None: ones).
+
+        The tensors are overwritten by the next level.
+        """
+        head, tail = self.log_decay.exp(), torch.ones_like(self.log_decay)
         for h in block_sizes(head.shape[1]):
             (head1, head2), (tail1, _) = halves(head, h), halves(tail, h)
-            self.levels.append((h, head2.clone(), tail1.clone()))
+            yield h, head2, tail1 if h > 1 else None
             tail1.mul_(head2[:, -1:])
             head2.mul_(head1[:, -1:])
-        self.head, self.tail, self.whole = head, tail, head[:, -1]
+        self.head, self.tail = head, tail
 
     def pairs(self, q: Tensor, e: Tensor | None, k: Tensor) -> tuple[Tensor, list[Tensor]]:
         M, C, _ = q.shape
         A = q.new_zeros(M, C, C)
         torch.sum(q * k, -1, out=A.diagonal(dim1=1, dim2=2))
         blocks = []
-        for h, head2, tail1 in self.levels:
-            right = (halves(k, h)[0] * tail1).mT
+        for h, head2, tail1 in self.levels():
+            right = times(halves(k, h)[0], tail1).mT
             part = torch.bmm(halves(q, h)[1] * head2, right)
             below_diagonal(A, h).copy_(part.view(M, C // (2 * h), h, h))
             if e is not None:
@@ -162,27 +179,31 @@ class ChannelDecay:
 
     def pairs_grad(self, q: Tensor, e: Tensor | None, k: Tensor, pairs: PairFactors, grads: PairGrads) -> Tensor:
         """Adds to the cotangents of q, e and k; returns that of log_decay (M,C,K)."""
-        _, dO, dE, R = pairs
+        _, dO, dz, R = pairs
         dq, de, dk = grads
         same = (dO * R).sum(-1, keepdim=True)
         dq.addcmul_(same, k)
         dk.addcmul_(same, q)
         dl = torch.zeros_like(k)
-        for h, head2, tail1 in self.levels:
-            right = halves(k, h)[0] * tail1
+        for h, head2, tail1 in self.levels():
+            right = times(halves(k, h)[0], tail1)
             left = halves(q, h)[1] * head2
             dA = torch.bmm(halves(dO, h)[1], halves(R, h)[0].mT)
             dleft, dright = _product(dA, right), _product(dA.mT, left)
             halves(dq, h)[1].addcmul_(dleft, head2)
             rows = dleft.mul_(left)
-            if e is not None and de is not None and dE is not None:
+            if e is not None and de is not None and dz is not None:
                 left = halves(e, h)[1] * head2
-                dT = torch.bmm(halves(dE, h)[1], halves(R, h)[0].mT)
+                dT = torch.bmm(halves(dz, h)[1], halves(R, h)[0].mT)
                 dleft = _product(dT, right)
-                dright.add_(_product(dT.mT, left))
-                halves(de, h)[1].addcmul_(dleft, head2)
-                rows.addcmul_(dleft, left)
-            halves(dk, h)[0].addcmul_(dright, tail1)
+                dright.sub_(_product(dT.mT, left))
+                halves(de, h)[1].addcmul_(dleft, head2, value=-1)
+                rows.addcmul_(dleft, left, value=-1)
+            first = halves(dk, h)[0]
+            if tail1 is None:
+                first.add_(dright)
+            else:
+                first.addcmul_(dright, tail1)
             dl1, dl2 = halves(dl, h)
             dl2.add_(later_rows(rows) if h > 1 else rows)
             if h > 1:

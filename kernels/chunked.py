@@ -11,13 +11,14 @@ backward pass is written by hand: one saved state per chunk, one reverse sweep, 
 Source: Kimi Linear, arXiv 2510.26692, equations 6 to 9; Gated DeltaNet-2, arXiv 2605.22791, equations 19 to 25.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mnemolab.kernels.chunk_decay import decay_of, through_states
+from mnemolab.kernels.chunk_decay import decay_of, through_states, times
 from mnemolab.kernels.chunk_inverse import unit_lower_inverse
 from mnemolab.kernels.chunk_tiles import Tiles
 from mnemolab.kernels.loop import step
@@ -56,44 +57,61 @@ def _scan(operands: Operands, chunk_size: int | None) -> tuple[Tensor, Tensor]:
     tensors = (
         operands.q, operands.k, operands.v, operands.log_decay, operands.erase, operands.write, operands.first_state(),
     )  # fmt: skip
-    together = max(1, _ELEMENTS_TOGETHER // max(1, T * H * max(K, V)))
-    if operands.device.type != "cpu" or together >= B:
-        return _Chunked.apply(*tensors, operands.scale, C)  # type: ignore[return-value]
-    # sequences are independent: a few at a time stay in the cache
-    size = -(-B // -(-B // together))
-    parts = zip(*([None] * -(-B // size) if x is None else x.split(size) for x in tensors), strict=True)
-    results = [_Chunked.apply(*part, operands.scale, C) for part in parts]
-    o, states = zip(*results, strict=True)  # type: ignore[arg-type]
-    return torch.cat(o), torch.cat(states)
+    # sequences are independent: on a CPU a few at a time stay in the cache
+    together = B if operands.device.type != "cpu" else _ELEMENTS_TOGETHER // max(1, T * H * max(K, V))
+    return _Chunked.apply(*tensors, operands.scale, C, max(1, together))  # type: ignore[return-value]
 
 
 class _Chunked(torch.autograd.Function):
     """q, k, v, log_decay, erase, write, state (B,H,K,V) -> o, final state."""
 
     @staticmethod
-    def forward(ctx: Any, q, k, v, log_decay, erase, write, state, scale: float, C: int):
+    def forward(ctx: Any, q, k, v, log_decay, erase, write, state, scale: float, C: int, together: int):
+        inputs = (q, k, v, log_decay, erase, write, state)
+        ctx.parts = [slice(b, min(b + together, q.shape[0])) for b in range(0, q.shape[0], together)]
+        ctx.tiles = [Tiles(part.stop - part.start, q.shape[1], q.shape[2], C, state.dtype) for part in ctx.parts]
+        ctx.scale, ctx.device, ctx.inputs = scale, q.device, [None if x is None else (x.shape, x.dtype) for x in inputs]
+        o, final = torch.empty(v.shape, dtype=v.dtype, device=v.device), torch.empty_like(state)
+        kept: list[Tensor | None] = []
         with torch.autocast(q.device.type, enabled=False):
-            return _forward(ctx, q, k, v, log_decay, erase, write, state, scale, C)
+            for part, tiles in zip(ctx.parts, ctx.tiles, strict=True):
+                kept += _forward(tiles, _cut(inputs, part), scale, o[part], final[part])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*kept)
+        return o, final
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do, dstate):
-        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
-            return (*_backward(ctx, do, dstate), None, None)
+        grads = [
+            torch.empty(meta[0], dtype=meta[1], device=ctx.device) if meta is not None and needed else None
+            for meta, needed in zip(ctx.inputs, ctx.needs_input_grad, strict=False)
+        ]
+        saved = iter(ctx.saved_tensors)
+        with torch.autocast(ctx.device.type, enabled=False):
+            for part, tiles in zip(ctx.parts, ctx.tiles, strict=True):
+                kept = [next(saved) for _ in range(_KEPT)]
+                _backward(tiles, kept, _cut((do, dstate), part), ctx.scale, _cut(grads, part))
+        return (*grads, None, None, None)
 
 
-def _times(x: Tensor, factor: Tensor | None) -> Tensor:
-    return x if factor is None else x * factor
+def _cut(tensors: Sequence[Tensor | None], part: slice) -> list[Tensor | None]:
+    return [None if x is None else x[part] for x in tensors]
 
 
-def _forward(ctx: Any, q, k, v, log_decay, erase, write, state, scale: float, C: int) -> tuple[Tensor, Tensor]:
-    tiles = Tiles(q.shape, C, state.dtype)
-    qt, kt, vt = tiles.of(q).mul_(scale), tiles.of(k), tiles.of(v)
+# how many tensors `_forward` keeps for `_backward`
+_KEPT = 13
+
+
+def _forward(tiles: Tiles, inputs: Sequence, scale: float, o: Tensor, final: Tensor) -> tuple:
+    """Writes o and the final state; returns what the backward pass needs."""
+    q, k, v, log_decay, erase, write, state = inputs
+    qt, kt, vt = tiles.of(q, scale), tiles.of(k), tiles.of(v)
     lt, bt, wt = (None if x is None else tiles.of(x) for x in (log_decay, erase, write))
-    et, zt = None if bt is None else kt * bt, _times(vt, wt)
+    et, zt = None if bt is None else kt * bt, times(vt, wt)
     decay = decay_of(lt, kt)
     A, blocks = decay.pairs(qt, et, kt)
-    ends = tiles.by_chunk(_times(kt, decay.tail).mT)
+    ends = tiles.by_chunk(times(kt, decay.tail).mT)
     whole = None if decay.whole is None else tiles.by_chunk(decay.whole.unsqueeze(-1))
     states = state.new_empty(tiles.NC + 1, tiles.N, *state.shape[2:])
     states[0] = state.reshape(states.shape[1:])
@@ -105,16 +123,16 @@ def _forward(ctx: Any, q, k, v, log_decay, erase, write, state, scale: float, C:
             _decayed(states, c, whole).add_(written)
     else:
         X = unit_lower_inverse(blocks, kt)
-        W, R = torch.bmm(X, _times(et, decay.head)), torch.bmm(X, zt)
+        W, R = torch.bmm(X, times(et, decay.head)), torch.bmm(X, zt)
         for c, (erased, found) in enumerate(zip(tiles.by_chunk(W), tiles.by_chunk(R), strict=True)):
             found.baddbmm_(erased, states[c], alpha=-1)
             _decayed(states, c, whole).baddbmm_(ends[c], found)
-    o = torch.bmm(_times(qt, decay.head), states[:-1].flatten(0, 1)).baddbmm_(A, R)
-    ctx.tiles, ctx.scale, ctx.state_shape = tiles, scale, state.shape
-    ctx.inputs = [None if x is None else (x.shape, x.dtype) for x in (q, k, v, log_decay, erase, write)]
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(qt, kt, vt, lt, bt, wt, A, X, W, R, states)
-    return tiles.back(o, v.shape, v.dtype), states[-1].reshape(state.shape).clone()
+    read = torch.bmm(times(qt, decay.head), states[:-1].flatten(0, 1)).baddbmm_(A, R)
+    tiles.back(read, o)
+    final.copy_(states[-1].view(final.shape))
+    # a scalar decay is cheaper to form again than to keep
+    head, tail = (None, None) if lt is None or lt.shape[-1] == 1 else (decay.head, decay.tail)
+    return qt, kt, vt, lt, bt, wt, A, X, W, R, states, head, tail
 
 
 def _decayed(states: Tensor, c: int, whole: Tensor | None) -> Tensor:
@@ -122,11 +140,12 @@ def _decayed(states: Tensor, c: int, whole: Tensor | None) -> Tensor:
     return states[c + 1].copy_(states[c]) if whole is None else torch.mul(states[c], whole[c], out=states[c + 1])
 
 
-def _backward(ctx: Any, do: Tensor | None, dstate: Tensor | None) -> list[Tensor | None]:
-    qt, kt, vt, lt, bt, wt, A, X, W, R, states = ctx.saved_tensors
-    tiles: Tiles = ctx.tiles
-    et, decay = None if bt is None else kt * bt, decay_of(lt, kt)
-    Qd, Kend = _times(qt, decay.head), _times(kt, decay.tail)
+def _backward(tiles: Tiles, kept: Sequence, cotangents: Sequence, scale: float, grads: Sequence[Tensor | None]) -> None:
+    """Writes the gradients of q, k, v, log_decay, erase, write and the initial state, those that are not None."""
+    qt, kt, vt, lt, bt, wt, A, X, W, R, states, head, tail = kept
+    do, dstate = cotangents
+    et, decay = None if bt is None else kt * bt, decay_of(lt, kt, head, tail)
+    Qd, Kend = times(qt, decay.head), times(kt, decay.tail)
     whole = None if decay.whole is None else tiles.by_chunk(decay.whole.unsqueeze(-1))
     dO = torch.zeros_like(vt) if do is None else tiles.of(do)
     # what the outputs ask of the states and of R; the sweep adds what later chunks ask
@@ -141,10 +160,9 @@ def _backward(ctx: Any, do: Tensor | None, dstate: Tensor | None) -> list[Tensor
             dS.baddbmm_(tiles.by_chunk(W)[c].mT, dRc, alpha=-1)
     starts, ends = states[:-1].flatten(0, 1), dstates.flatten(0, 1)
     dz = dR.baddbmm_(Kend, ends) if X is None else torch.bmm(X.mT, dR)
-    dE = None if X is None else dz.neg()
     # first the parts that pass through a state: the chunk's first for the reads, its last for the write
     dq, dk = torch.bmm(dO, starts.mT), torch.bmm(R, ends.mT)
-    de = None if dE is None else torch.bmm(dE, starts.mT)
+    de = None if X is None else torch.bmm(dz, starts.mT).neg_()
     dl = None
     if decay.head is not None and decay.tail is not None and decay.whole is not None:
         rows = dq * Qd
@@ -154,7 +172,7 @@ def _backward(ctx: Any, do: Tensor | None, dstate: Tensor | None) -> list[Tensor
             rows.addcmul_(de, et)
         dl = through_states(decay.whole, rows, dk * Kend, starts, ends)
         dk.mul_(decay.tail)
-    inside = decay.pairs_grad(qt, et, kt, (A, dO, dE, R), (dq, de, dk))
+    inside = decay.pairs_grad(qt, et, kt, (A, dO, dz, R), (dq, de, dk))
     if dl is not None and inside is not None:
         dl.add_(inside)
     db = dw = None
@@ -164,12 +182,11 @@ def _backward(ctx: Any, do: Tensor | None, dstate: Tensor | None) -> list[Tensor
     if wt is not None:
         dw = _gate_grad(dz, vt, wt)
         dz = dz * wt
-    grads = (dq.mul_(ctx.scale), dk, dz, dl, db, dw)
-    given = [
-        tiles.back(grad, *meta) if grad is not None and needed else None
-        for grad, meta, needed in zip(grads, ctx.inputs, ctx.needs_input_grad, strict=False)
-    ]
-    return [*given, dS.reshape(ctx.state_shape)]
+    for found, wanted, factor in zip((dq, dk, dz, dl, db, dw), grads, (scale, 1, 1, 1, 1, 1), strict=False):
+        if found is not None and wanted is not None:
+            tiles.back(found, wanted, factor)
+    if grads[-1] is not None:
+        grads[-1].copy_(dS.view(grads[-1].shape))
 
 
 def _gate_grad(d: Tensor, x: Tensor, gate: Tensor) -> Tensor:
