@@ -242,10 +242,10 @@ def _half_point(mean: Array, along: Array, log: bool) -> Array:
     """Where (...,X) means first fall to half of the first one, linear between cells of `along`; inf when they never do."""
     target = mean[..., :1] / 2
     below = mean <= target
-    found = below.any(-1)
+    found = below.any(-1) & (target[..., 0] > 0)  # a mean that starts below 0, as a margin can, has no half
     at = np.maximum(below.argmax(-1), 1)[..., None]
     high, low = np.take_along_axis(mean, at - 1, -1), np.take_along_axis(mean, at, -1)
-    share = _divide(high - target, high - low)[..., 0]
+    share = np.clip(np.nan_to_num(_divide(high - target, high - low)[..., 0]), 0, 1)
     where = along[at[..., 0] - 1] + share * (along[at[..., 0]] - along[at[..., 0] - 1])
     where = np.where(found, where, 0.0)  # anything finite
     return np.where(found, np.exp(where) if log else where, np.inf)

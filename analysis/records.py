@@ -239,7 +239,7 @@ def _constant(value: Any, rows: int) -> pa.Array:
     if isinstance(value, str):
         return pa.DictionaryArray.from_arrays(np.zeros(rows, dtype=np.int32), pa.array([value]))
     if value is None or (isinstance(value, float) and np.isnan(value)):
-        return pa.nulls(rows, pa.int32())
+        return pa.nulls(rows)
     if isinstance(value, float | np.floating) and not float(value).is_integer():
         return pa.array(np.full(rows, value, dtype=np.float32))
     if isinstance(value, int | float | np.integer | np.floating):

@@ -42,7 +42,10 @@ def curve(
     require(records, [axis, "correct"], f"retention against {axis}")
     values: dict[str, ArrayLike | str] = {"correct": "correct"}
     if "chance" in records:
-        values |= {"corrected": corrected(records), "chance": "chance"}
+        values["chance"] = "chance"
+        above = corrected(records)
+        if np.isfinite(above).any():  # one needle alone is the only value to guess: chance is 1, nothing to correct
+            values["corrected"] = above
     if "log_odds_other" in records and bool(np.isfinite(numbers(records["log_odds_other"])).any()):
         values["log_odds"] = "log_odds_other"
     # -1: this query has no such thing, as when the answer is NONE

@@ -38,7 +38,11 @@ def accuracy_by_versions(study: Study) -> list[Plot]:
     for task, records in tasks_with(study, "version"):
         if records["version"].nunique() < 2:
             continue
+        if not interference.latest_mask(records).any():
+            continue
         right = interference.accuracy_by_versions(records)
+        if right["versions"].nunique() < 2:
+            continue
         share = interference.intrusions(records)
         stale = share[share["outcome"] == "stale"]
         looks = look(right["arm"])
@@ -88,9 +92,9 @@ def intrusions_by_age(study: Study) -> list[Plot]:
     """Stale answers by how many versions back they were right, against guessing."""
     plots = []
     for task, records in tasks_with(study, "stale_age", "n_stale"):
-        if int(records["n_stale"].max()) < 1 or not interference.latest_mask(records).any():
-            continue
         ages = interference.stale_ages(records)
+        if ages.empty:
+            continue
         looks = look(ages["arm"])
         with paper():
             figure, axes = canvas(COLUMN, 2.6)

@@ -63,14 +63,14 @@ def decay(study: Study) -> Finding:
     from mnemolab.analysis.figures import gates as figures
 
     parts: dict[str, list[pd.DataFrame]] = {}
-    notes: list[str] = []
+    notes: list[tuple[str, str]] = []
     example = None
     for run in opened(study):
         for name, measure in _MEASURES.items():
             try:
                 frame = measure(run)
             except BadRequest as reason:
-                notes.append(f"{name}, {run.row['arm']}: {reason}")
+                notes.append((name, f"{name}, {run.row['arm']}: {reason}"))
                 continue
             if len(frame):
                 parts.setdefault(name, []).append(frame.assign(**run.names))
@@ -94,7 +94,7 @@ def decay(study: Study) -> Finding:
         where = str(example.row["arm"]), str(example.row["task"]), trace.layer
         plots += figures.decay_map(trace.log_decay[0].cpu().numpy(), tokens, *where)  # type: ignore[index]
     big = ("retained", "predicted-ratio")  # for their figures; the page shows summaries
-    return Finding("Decay", {n: t for n, t in tables.items() if n not in big}, plots, _short(notes))
+    return Finding("Decay", {n: t for n, t in tables.items() if n not in big}, plots, _short(notes, tables))
 
 
 def interventions(study: Study) -> Finding:
@@ -187,6 +187,8 @@ def _functional(run: Opened) -> pd.DataFrame:
 def _attention(run: Opened) -> pd.DataFrame:
     at = run.batch.queries["position"][:, :4]
     good = (at >= 0).all(1)
+    if not run.traces:
+        raise BadRequest("no layer of this model has keys and queries")
     if not good.any():
         raise BadRequest("no query positions to read at")
     frames = [gates.attention_by_lag(_rows(t, good), at[good]) for t in run.traces]
@@ -297,8 +299,11 @@ def _written(batch: Batch, task: Task) -> Tensor | None:
     return torch.where(hit, torch.arange(end), -1).topk(least, 1).values.sort(1).values
 
 
-def _short(notes: list[str]) -> list[str]:
-    return list(dict.fromkeys(notes))[:12]
+def _short(notes: list[tuple[str, str]], filled: dict[str, Table]) -> list[str]:
+    """Why a measure is missing that most models have; once each."""
+    rare = ("router-load", "residual-weights", "energy")
+    first = {name: note for name, note in reversed(notes) if name not in filled and name not in rare}
+    return sorted(first.values())
 
 
 _PARTS = {"gates": {"erase": False}, "erasures": {"decay": False}, "both": {}}

@@ -40,6 +40,11 @@ def test_curve_means_by_hand():
     assert (out["low"] <= out["mean"]).all() and (out["mean"] <= out["high"]).all()
 
 
+def test_without_a_rival_there_is_nothing_to_correct():
+    out = retention.curve(table(lag_writes=[1, 2], correct=[1, 0], chance=1.0), "lag_writes")
+    assert out["mean"].tolist() == [1, 0] and "corrected" not in out and out["chance"].tolist() == [1, 1]
+
+
 def test_runs_weigh_the_same_however_many_queries_they_have():
     frame = pd.concat(
         [table(lag_writes=[1] * 9, correct=[1] * 9), table(lag_writes=[1], correct=[0]).assign(run_id="b")]

@@ -80,3 +80,19 @@ def test_require_names_the_missing_column():
 def test_a_run_listed_twice_counts_once(runs):
     assert len(load_runs([runs, runs])) == 15
     assert json.dumps(sorted(load_runs([runs])["run_id"])) == json.dumps(sorted(load_runs([runs, runs])["run_id"]))
+
+
+def test_tasks_with_different_fields_and_columns_share_a_table(tmp_path, write_run):
+    """A text field that one task has and another lacks, and query columns of one task only."""
+    from mnemolab.analysis.records import Study
+
+    first = write_run(tmp_path, "kda", 0)
+    frame = pd.read_parquet(first / "records.parquet").assign(haystack_rank=1, depth=50)
+    second = write_run(tmp_path, "gpt2", 1, task="other", frame=frame)
+    config = (second / "config.yaml").read_text()
+    (second / "config.yaml").write_text(config.replace("versions: 4", "haystack: noise\n  rate: 0.5"))
+    records = load_records(tmp_path)
+    assert records.groupby("task", observed=True)["task.haystack"].first()["other"] == "noise"
+    assert set(records["depth"]) == {1} and records["query_depth"].dropna().unique().tolist() == [50]
+    parts = Study.of(tmp_path).by_task
+    assert "query_depth" in parts["other"] and "query_depth" not in parts["synthetic"]
