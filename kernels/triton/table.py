@@ -81,9 +81,6 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
     C = 32 if fast and not solved and wide <= 64 else 16
     BV = min(FV, 16 if BK > 128 else 64 if C == 32 else 32)
     gla = decay == 2 and not erase
-    if gla:
-        # 32 columns, in a pipelined preparation, were wrong once on the device; see docs/kernels_gpu.md
-        BV = 16
     # few programs: cut the value axis until the multiprocessors have work
     while BV > 16 and programs * (FV // BV) < 256:
         BV //= 2
@@ -95,8 +92,8 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
         run, stages = (4, 2) if wide <= 32 else (1, 1)
         return Config(C, BV, min(FV, 64), 64, recurrence, 2, 1, 2, run, stages, 1, FAST)
     if wide <= 32:
-        run, stages = (1, 1) if gla else (8, 2)
-        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 1, run, stages, 1, FAST)
+        # one warp would be miscompiled without erase, see `launch.py`
+        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 2 if gla else 1, 1, 8, 2, 1, FAST)
     if wide <= 64:
         return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 1 if decay < 2 else 2, 1, 1, 2, FAST)
     if wide <= 128:

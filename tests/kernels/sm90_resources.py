@@ -19,6 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from mnemolab.kernels import memory_step
 from mnemolab.kernels.triton import attention_residual, backend, cross_entropy, norms, scan, short_conv, situ
+from mnemolab.kernels.triton.launch import miscompiled
 
 KINDS = {
     "linear": (0, 0, 0), "scalar_decay": (1, 0, 0), "gla": (2, 0, 0), "deltanet": (0, 1, 1),
@@ -37,7 +38,11 @@ def catch(launches: list):
     def run(self, *args, grid, warmup, **kwargs):
         launches.append((self, args, kwargs))
 
+    def kept(known, key, kernel, programs, args, constants, warps, stages):
+        launches.append((kernel, args, {**constants(), "num_warps": warps, "num_stages": stages}))
+
     JITFunction.run = run
+    scan.launch = kept
 
 
 def signature(kernel: JITFunction, args: tuple, kwargs: dict) -> tuple[dict, dict, dict, dict]:
@@ -79,7 +84,7 @@ def resources(kernel: JITFunction, args: tuple, kwargs: dict) -> dict:
     return {
         "kernel": f"{kernel.fn.__module__.rsplit('.', 1)[-1]}.{kernel.fn.__name__}",
         "registers": int(found[1]), "stack": int(found[2]), "shared": compiled.metadata.shared,
-        "wgmma": compiled.asm["ptx"].count("wgmma.mma"), **options,
+        "wgmma": compiled.asm["ptx"].count("wgmma.mma"), "miscompiled": miscompiled(compiled.asm["ptx"]), **options,
     }  # fmt: skip
 
 
