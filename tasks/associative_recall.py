@@ -40,7 +40,7 @@ class AssociativeRecall(Task):
     axes: ClassVar[tuple[str, ...]] = ("pairs", "lag_writes", "lag_tokens", "fan", "neighbours", "spacing", "load")
     conditions: ClassVar[tuple[str, ...]] = ("known", "unknown")
 
-    length: int = setting(48, "tokens in a sequence", low=4)
+    length: int = setting(48, "tokens in a sequence", low=4, high=1 << 20)
     pairs: int = setting(8, "bindings in a sequence (repeats not counted)", low=1, high=16384)
     layout: Literal["context", "mqar", "interleaved"] = setting(
         "context", "where queries stand", choices=("context", "mqar", "interleaved")
@@ -265,7 +265,9 @@ class AssociativeRecall(Task):
         if self.layout == "context":
             return contiguous(random, asked, self._writes, width, cue, self.length)
         space = (self.length - self._writes * width) // (cue + 1)
-        inverse = [min(round(i ** (1 - self.gap_power) * 256), (1 << 20) - 1) for i in range(1, space + 1)]
+        power = 1 - self.gap_power
+        scale = min(256.0, ((1 << 20) - 1) / space**power)
+        inverse = [max(1, round(i**power * scale)) for i in range(1, space + 1)]
         return scattered(random, asked, self._writes, width, cue, self.length, inverse)
 
     def solve(self, inputs: Tensor) -> Tensor:

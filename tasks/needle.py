@@ -40,7 +40,7 @@ class Needle(Task):
     axes: ClassVar[tuple[str, ...]] = ("length", "depth", "keys", "values", "queries", "haystack", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("single", "multi_key", "multi_value", "multi_query")
 
-    length: int = setting(128, "tokens in a sequence", low=6)
+    length: int = setting(128, "tokens in a sequence", low=6, high=1 << 20)
     keys: int = setting(1, "keys that are planted", low=1, high=4096)
     values: int = setting(1, "needles of each key", low=1, high=64)
     queries: int = setting(1, "keys that are asked", low=1)
@@ -122,8 +122,8 @@ class Needle(Task):
         needle = torch.arange(planted, device=device)
         # needles at one depth come in random order
         ties = random.permutation("ties", planted)
-        ordered = sort_distinct(offset << 32 | ties << 16 | needle)
-        which = ordered & 0xFFFF  # (B,P) needle in order of time
+        ordered = sort_distinct(offset << 40 | ties << 20 | needle)
+        which = ordered & 0xFFFFF  # (B,P) needle in order of time
         rank = torch.zeros_like(which).scatter_(1, which, needle.expand_as(which))
         start = offset + rank * self._width
 

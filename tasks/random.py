@@ -17,10 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mnemolab.errors import BadRequest
+
 __all__ = ["Random", "constant", "philox", "sort_distinct", "thresholds"]
 
 _MASK = 0xFFFFFFFF
-_INDEX_BITS = 16  # positions packed below a sort key
+_INDEX_BITS = 30  # positions packed below a sort key
+_SLOT_BITS = 18  # the same below the larger keys of `weighted_distinct`
 _EXPONENTIAL_BITS = 20  # fixed point of `Random.exponential`
 _MANTISSA_BITS = 11
 
@@ -156,9 +159,11 @@ class Random:
         """(B, count) different places drawn one after the other in proportion to their weights.
 
         `inverse_weights`: positive integers below 2**20, one a place, in proportion to 1 / weight. The places with the
-        smallest exponential / weight are such a sample (Efraimidis and Spirakis 2006).
+        smallest exponential / weight are such a sample (Efraimidis and Spirakis 2006). Raises BadRequest beyond 2**18 places.
         """
+        if len(inverse_weights) > 1 << _SLOT_BITS:
+            raise BadRequest(f"{len(inverse_weights)} places to draw from; the most is {1 << _SLOT_BITS}: lower length")
         inverse = constant(tuple(inverse_weights), self.device)
         places = torch.arange(len(inverse_weights), device=self.device)
         keys = self.exponential(stream, len(inverse_weights)) * inverse
-        return sort_distinct(keys << _INDEX_BITS | places)[:, :count] & ((1 << _INDEX_BITS) - 1)
+        return sort_distinct(keys << _SLOT_BITS | places)[:, :count] & ((1 << _SLOT_BITS) - 1)

@@ -15,7 +15,7 @@ from mnemolab.tasks.random import Random, sort_distinct, thresholds
 
 __all__ = ["Places", "contiguous", "interleaved", "scattered"]
 
-_LOW = (1 << 16) - 1
+_LOW = (1 << 20) - 1  # query numbers, packed below a sort key
 
 
 class Places(NamedTuple):
@@ -42,9 +42,9 @@ def scattered(
     """Writes in one row, then queries in slots drawn in proportion to 1 / inverse_weights; filler follows each query."""
     context, queries = writes * width, asked.shape[1]
     slots = random.weighted_distinct("query slots", queries, inverse_weights)
-    ordered = sort_distinct(slots << 16 | torch.arange(queries, device=asked.device))
+    ordered = sort_distinct(slots << 20 | torch.arange(queries, device=asked.device))
     write = (torch.arange(writes, device=asked.device) * width).expand(len(random), writes)
-    return Places(write, context + (ordered >> 16) * (cue + 1), asked.gather(1, ordered & _LOW), writes, -1)
+    return Places(write, context + (ordered >> 20) * (cue + 1), asked.gather(1, ordered & _LOW), writes, -1)
 
 
 def interleaved(
@@ -63,8 +63,8 @@ def interleaved(
         place = torch.cat([place, place.new_full((unknown,), -1)])
     # queries after the same write come in random order
     ties = random.permutation("order", queries)
-    ordered = sort_distinct(after << 32 | ties << 16 | torch.arange(queries, device=device))
-    asked, after = place.expand_as(after).gather(1, ordered & _LOW), ordered >> 32
+    ordered = sort_distinct(after << 40 | ties << 20 | torch.arange(queries, device=device))
+    asked, after = place.expand_as(after).gather(1, ordered & _LOW), ordered >> 40
     counts = torch.zeros(len(random), writes, dtype=torch.int64, device=device)
     counts.scatter_add_(1, after, torch.ones_like(after))
     earlier = counts.cumsum(1) - counts  # queries before each write

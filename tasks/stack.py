@@ -35,7 +35,7 @@ class Stack(Task):
     version: ClassVar[int] = 1
     axes: ClassVar[tuple[str, ...]] = ("stacks", "depth", "height", "lag_writes", "lag_tokens", "load")
 
-    length: int = setting(72, "tokens in a sequence", low=4)
+    length: int = setting(72, "tokens in a sequence", low=4, high=1 << 20)
     stacks: int = setting(4, "stacks", low=1, high=4096)
     pushes: int = setting(4, "pushes, and pops, of each stack", low=1, high=256)
     depth: int = setting(4, "most values on a stack", low=1, high=256)
@@ -76,7 +76,7 @@ class Stack(Task):
         pushed, number, height = self._operations(random)  # each (B,S,2P), flattened below to (B,L) by stack, then time
         # the shuffle of the stacks' operations: sorting by stack, then time gives the time of the t-th operation of a stack
         turns = random.permutation("turns", operations) // (2 * pushes)
-        time = sort_distinct(turns << 16 | torch.arange(operations, device=device)) & 0xFFFF
+        time = sort_distinct(turns << 20 | torch.arange(operations, device=device)) & 0xFFFFF
         pushed, number, height = (x.flatten(1) for x in (pushed, number, height))
         stack = torch.arange(stacks, device=device).repeat_interleave(2 * pushes).expand(batch, -1)
         which = stack * pushes + number  # the push that an operation makes or undoes
@@ -96,8 +96,8 @@ class Stack(Task):
         at = torch.where(pushed, which, stacks * pushes)
         serial = spare.scatter(1, at, earlier)
         written = spare.scatter(1, at, start + 1)
-        pops = sort_distinct((pushed.long() << 40) | time << 16 | torch.arange(operations, device=device))
-        pops = pops[:, : stacks * pushes] & 0xFFFF  # (B,Q) operations that pop, in order of time
+        pops = sort_distinct((pushed.long() << 40) | time << 20 | torch.arange(operations, device=device))
+        pops = pops[:, : stacks * pushes] & 0xFFFFF  # (B,Q) operations that pop, in order of time
 
         def of(column: Tensor) -> Tensor:
             return column.gather(1, pops)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
+from mnemolab.errors import BadRequest
 from mnemolab.tasks.random import Random, philox, sort_distinct, thresholds
 
 # Random123, kat_vectors: philox4x32 10 rounds; counter, key, result
@@ -108,3 +109,14 @@ def test_exponentials_and_weighted_sampling():
 def test_sort_agrees_with_torch():
     x = torch.randperm(1000).reshape(10, 100)
     assert torch.equal(sort_distinct(x), x.sort(-1).values)
+
+
+def test_long_draws_do_not_wrap():
+    """Positions are packed below sort keys: 100,000 of them still fit."""
+    one = random(1)
+    assert one.permutation("a", 100_000).sort(1).values.equal(torch.arange(100_000)[None])
+    for size in (120_000, 1_000_000):
+        assert one.distinct("b", 100_000, size).unique().numel() == 100_000
+    assert one.weighted_distinct("c", 80_000, [1] * 80_000).unique().numel() == 80_000
+    with pytest.raises(BadRequest, match="lower length"):
+        one.weighted_distinct("c", 1, [1] * 300_000)

@@ -151,3 +151,21 @@ def test_random_copy(items, mode, replacement, forced, spare):
     )
     batch = task.sample(torch.arange(40), split="test")
     assert torch.equal(task.solve(batch.inputs), batch.targets)
+
+
+@pytest.mark.parametrize(
+    "name, fields",
+    [
+        ("stack", {"stacks": 300, "pushes": 120, "length": 144_000, "key_vocabulary": 300, "value_vocabulary": 40_000}),
+        ("needle", {"keys": 1100, "values": 64, "length": 300_000, "key_vocabulary": 1100, "value_vocabulary": 80_000}),
+        (
+            "associative_recall",
+            {"pairs": 2, "unknown": 70_000, "length": 70_100, "lags": 1, "layout": "interleaved", "key_vocabulary": 80_000},
+        ),
+        ("associative_recall", {"pairs": 9000, "layout": "mqar", "length": 60_000, "key_vocabulary": 9000, "value_vocabulary": 9000}),
+    ],
+)  # fmt: skip
+def test_long_sequences_do_not_wrap(name, fields):
+    task = make_task(name, **fields)
+    batch = task.sample(torch.arange(1))
+    assert torch.equal(task.solve(batch.inputs), batch.targets)
