@@ -44,16 +44,22 @@ def below_diagonal(x: Tensor, h: int) -> Tensor:
 
 def later_rows(x: Tensor) -> Tensor:
     """y_t = sum over rows i >= t of x (M,C,D)."""
-    return _summed(x, torch.ones(x.shape[1], x.shape[1], dtype=x.dtype, device=x.device).triu())
+    return _product(torch.ones(x.shape[1], x.shape[1], dtype=x.dtype, device=x.device).triu().expand(len(x), -1, -1), x)
 
 
 def earlier_rows(x: Tensor) -> Tensor:
     """y_t = sum over rows j < t of x (M,C,D)."""
-    return _summed(x, torch.ones(x.shape[1], x.shape[1], dtype=x.dtype, device=x.device).tril(-1))
+    return _product(
+        torch.ones(x.shape[1], x.shape[1], dtype=x.dtype, device=x.device).tril(-1).expand(len(x), -1, -1), x
+    )
 
 
-def _summed(x: Tensor, rows: Tensor) -> Tensor:
-    return torch.bmm(rows.expand(x.shape[0], -1, -1), x)
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix products (M,I,J) (M,J,D); a sum of outer products for J <= 2, where a batched product takes 4 to 20 times as long."""
+    if a.shape[-1] > 2:
+        return torch.bmm(a, b)
+    result = a[:, :, :1] * b[:, :1]
+    return result.addcmul_(a[:, :, 1:], b[:, 1:]) if a.shape[-1] == 2 else result
 
 
 def decay_of(
@@ -205,12 +211,7 @@ class ChannelDecay:
             else:
                 first.addcmul_(dright, tail1)
             dl1, dl2 = halves(dl, h)
-            dl2.add_(later_rows(rows) if h > 1 else rows)
+            dl2.add_(later_rows(rows))
             if h > 1:
                 dl1.add_(earlier_rows(dright.mul_(right)))
         return dl
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Matrix products; 1 x 1 matrices as what they are."""
-    return a * b if a.shape[-1] == a.shape[-2] == 1 else torch.bmm(a, b)
