@@ -6,6 +6,8 @@ are bypassed: they would cost more than a small step, and our own counter drives
 
 import itertools
 import logging
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -73,13 +75,27 @@ def fit(
             strategy="ddp" if devices > 1 else "auto",
             max_epochs=1,
             logger=list(loggers) or False,
-            callbacks=list(callbacks),
+            callbacks=[_OwnSignals(), *callbacks],
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             use_distributed_sampler=False,
         )
         trainer.fit(module, DataLoader(_Endless(), batch_size=None))
+
+
+class _OwnSignals(Callback):
+    """Keeps the caller's handler of SIGTERM while Lightning trains.
+
+    Lightning puts its own beside it, which leaves the loop between two of our callbacks, before the run is saved.
+    """
+
+    def __init__(self) -> None:
+        self.handler = signal.getsignal(signal.SIGTERM)
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if threading.current_thread() is threading.main_thread() and self.handler is not None:
+            signal.signal(signal.SIGTERM, self.handler)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 
 import pandas as pd
 import pytest
@@ -158,6 +160,29 @@ def test_asked_to_stop_it_saves_itself_and_goes_on_later(tiny, tmp_path):
     assert metrics(on.folder) == metrics(whole.folder)
     pd.testing.assert_frame_equal(on.records, whole.records)
     assert all(torch.equal(a, b) for a, b in zip(on.model().parameters(), whole.model().parameters(), strict=True))
+
+
+@pytest.mark.parametrize("moment", ["on_train_batch_end", "on_train_batch_start"])
+def test_sigterm_between_two_callbacks_still_saves(tiny, tmp_path, moment, monkeypatch):
+    """The signal comes after the callback that saves has run: it is heeded after the next segment."""
+    from lightning.pytorch import LightningModule
+
+    asked = []
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+
+    def hook(self, *args):
+        if not asked:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(LightningModule, moment, hook)
+    try:
+        with pytest.raises(Stopped):
+            train(tiny(**{"budget.steps": 600}), tmp_path, stop=lambda: bool(asked))
+        assert signal.getsignal(signal.SIGTERM) is not before
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "resume.ckpt").exists()
 
 
 def test_a_run_in_hand_is_left_alone(tiny, tmp_path):
