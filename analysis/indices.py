@@ -124,8 +124,12 @@ def slope(
     rows = []
     for key, tables in groups:
         mean, low, high, _ = bootstrap_totals(tables, statistic, draws=draws, seed=seed)
+        if np.isnan(mean[0]):
+            continue  # this arm has one value of the axis
         row = {**key, "slope": mean[0], "low": low[0], "high": high[0], "half_point": mean[1]}
         rows.append(row | {"half_low": low[1], "half_high": high[1], "runs": len(tables)})
+    if not rows:
+        raise BadRequest(f"slope on {axis}: no {' and '.join(by)} has two values of it")
     return pd.DataFrame(rows)
 
 

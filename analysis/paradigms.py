@@ -167,6 +167,8 @@ def latest_mask(records: pd.DataFrame) -> np.ndarray:
     """Which queries ask for the latest value: as `ask` says, else those with as many other values as earlier ones."""
     if "ask" in records:
         return records["ask"].to_numpy() == ASKS.index("latest")
+    if "ordinal" in records or "token_index" in records:  # several values stand side by side: none replaces another
+        return np.zeros(len(records), dtype=bool)
     if "n_stale" in records and "version" in records:
         return records["n_stale"].to_numpy() == records["version"].to_numpy()
     return np.ones(len(records), dtype=bool)

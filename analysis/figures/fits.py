@@ -89,8 +89,9 @@ def _mean_fit(fits: pd.DataFrame, grid: np.ndarray, chance: float) -> tuple[str,
     total = fits.groupby("family")["aicc"].sum()
     name = str(total.idxmin())
     family = FAMILIES[name]
-    curves = [
-        chance + (1 - chance) * family.curve(grid, *(row[p] for p in family.parameters))
-        for _, row in fits[fits["family"] == name].iterrows()
-    ]
+    curves = []
+    for _, row in fits[fits["family"] == name].iterrows():
+        # a run at chance has half-life 0: nothing is left at any lag
+        kept = family.curve(grid, *(row[p] for p in family.parameters)) if row["half_life"] > 0 else np.zeros(len(grid))
+        curves.append(chance + (1 - chance) * kept)
     return name, np.mean(curves, axis=0)

@@ -110,7 +110,7 @@ def _collect(
         try:
             parts.append(make(records))
         except BadRequest as reason:
-            reasons.append(str(reason))
+            reasons.append(str(reason).partition("; have:")[0])
     parts = [p for p in parts if len(p)]
     if parts:
         tables[name] = Table(caption, pd.concat(parts, ignore_index=True))

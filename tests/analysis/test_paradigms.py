@@ -43,6 +43,17 @@ def test_versions_count_the_latest_value_only():
     assert measures.version_slope(frame)["slope"].item() == pytest.approx(-0.5 / np.log(2))
 
 
+def test_values_that_stand_side_by_side_are_no_versions():
+    frame = pd.concat([block(1, version=v, n_stale=1, ordinal=v) for v in (0, 1)])
+    with pytest.raises(BadRequest, match="latest value"):
+        measures.accuracy_by_versions(frame)
+
+
+def test_an_arm_without_two_values_has_no_slope():
+    frame = pd.concat([block(1, fan=1), block(0.5, fan=2), block(1, fan=1, arm="gpt2", run_id="b")])
+    assert measures.fan(frame)["arm"].tolist() == ["kda"]
+
+
 def test_load_interference_is_against_the_fewest_later_writes():
     frame = pd.concat([block(p, lag_writes=m) for m, p in ((0, 0.8), (4, 0.6), (8, 0.2))] + [block(0, lag_writes=-1)])
     out = measures.load_interference(frame)
