@@ -67,6 +67,8 @@ def fit_run(
     if state.stopped or state.step >= config.budget.steps:  # killed between its last step and result.json
         return Fitted(model.to(device), state, "eager")
     model.to(device).train()
+    if device.type == "cuda":  # a warm worker has other runs behind it
+        torch.cuda.reset_peak_memory_stats(device)
     log_every = max(10, config.budget.steps // TRAIN_ROWS)
     pace = Pace(config.budget.steps, config.budget.evaluate_every, log_every, fixed=devices > 1)
 

@@ -10,6 +10,7 @@ import torch
 
 from mnemolab import __version__
 from mnemolab.files import write_atomic, write_json
+from mnemolab.kernels import explain_backend
 from mnemolab.trainers import folder as places
 from mnemolab.trainers.checkpoint import save_bytes
 from mnemolab.trainers.config import RunConfig
@@ -47,6 +48,7 @@ def finish(
         "state_elements": model.state_elements(task.length),  # type: ignore[attr-defined]
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "backend": fitted.how,
+        "memory_backend": _memory_backend(model, device),
         "train_seconds": round(state.seconds, 3),
         "wall_seconds": round(seconds, 3),
         "peak_memory": _peak_memory(device),
@@ -93,6 +95,13 @@ def _score_test(folder: Path, config: RunConfig, model: "Backbone", device: torc
     if config.scoring == "both":
         found["sequential_accuracy"] = float(records.loc[records["scoring"] == "sequential", "correct"].mean())
     return found
+
+
+def _memory_backend(model: "Backbone", device: torch.device) -> str:
+    """What the recurrence ran on: the one that the config names, or what `auto` takes on this device."""
+    named = str(getattr(model.config, "backend", "auto"))
+    probe = torch.zeros(1, 1, 1, 8, device=device)
+    return explain_backend(probe, probe, probe).backend if named == "auto" else named
 
 
 def _peak_memory(device: torch.device) -> int:

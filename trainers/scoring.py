@@ -23,12 +23,14 @@ from mnemolab.trainers.data import sample_range
 __all__ = ["evaluate", "query_logits", "score"]
 
 CHUNK_TOKENS = 1 << 16  # examples are scored in chunks of about this many tokens
+CHUNK_LOGITS = 1 << 25  # and of about this many logits
 NOT_A_TOKEN = -1
 
 
 def _chunk(task: Task) -> int:
     length: int = task.length  # type: ignore[attr-defined]
-    return max(1, CHUNK_TOKENS // length)
+    slots = task.sample(torch.arange(1), split="validation").queries["position"].shape[1]
+    return max(1, min(CHUNK_TOKENS // length, CHUNK_LOGITS // max(1, slots * task.vocabulary.size)))
 
 
 def _cast(device: torch.device, precision: str) -> torch.autocast:

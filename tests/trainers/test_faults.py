@@ -86,6 +86,30 @@ def test_killed_at_any_moment_it_ends_as_if_unbroken(victim, unbroken, values, t
     assert_same(run, unbroken)
 
 
+def test_sigterm_is_no_success_and_the_run_goes_on(values, tmp_path):
+    # as a scheduler stops a job: exit code 143, a checkpoint to go on from, no result
+    import yaml
+
+    config = values(**{"budget.steps": 1_000_000, "budget.evaluate_every": 1_000_000})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    words = ["train", "--config", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "runs")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mnemolab", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert process.stderr is not None
+    assert "steps/s" in process.stderr.readline()
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert said.endswith("terminated; started again, the run goes on from its last checkpoint\n")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not (folder / "result.json").exists()
+    assert not (folder / "failure.json").exists()
+
+
 def test_killed_twice(victim, unbroken, values, tmp_path):
     for nth in (3, 2):
         assert victim(values(), tmp_path, "step", nth)[0] == -signal.SIGKILL

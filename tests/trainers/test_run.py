@@ -46,6 +46,7 @@ def test_a_run_leaves_what_the_design_says(tiny, tmp_path):
     assert result["test"]["accuracy"] == pytest.approx(run.records["correct"].mean())
     assert result["parameters"] == sum(p.numel() for p in run.model().parameters())
     assert result["device"] == "cpu"
+    assert (result["backend"], result["memory_backend"]) == ("eager", "chunked")
     assert {"mnemolab", "torch", "lightning", "python", "triton", "task"} <= set(result["versions"])
     saved = torch.load(run.folder / "model.pt", weights_only=True)
     assert saved["config"] == tiny().to_dict()
