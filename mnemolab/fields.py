@@ -4,6 +4,7 @@
 `check` enforces the ranges and belongs in `__post_init__`; `describe` is what `mnemolab list --json` prints.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ def check(obj: Any) -> None:
     """Raise BadRequest when a field of `obj` lies outside the range or the choices that its `setting` states."""
     for f in fields(obj):
         value, low, high, choices = getattr(obj, f.name), *(f.metadata.get(k) for k in ("low", "high", "choices"))
+        if value is None and f.default is not None and "None" not in str(f.type):
+            raise BadRequest(f"{f.name}=none: needs a value, such as {f.default!r}")
         for item in value if isinstance(value, tuple) else (value,):
             if item is None:
                 continue
@@ -51,11 +54,20 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     try:
         parsed = parser.parse_object({where: dict(values)})
     except ArgumentError as error:
-        raise BadRequest(" ".join(str(error).replace("Parser key", "field").split())) from error
+        raise BadRequest(_reworded(str(error))) from error
     try:
         return parser.instantiate(parsed)[where]
     except BadRequest as error:
         raise BadRequest(f"{where}.{error}") from error
+
+
+_KINDS = {"int": "a whole number, such as 4", "float": "a number, such as 0.5", "bool": "true or false", "str": "text"}
+
+
+def _reworded(message: str) -> str:
+    """jsonargparse's words for a wrong type, as one line that says what would do."""
+    message = " ".join(message.replace("Parser key", "field").split())
+    return re.sub(r"Expected a <class '(\w+)'>", lambda found: f"expected {_KINDS.get(found[1], found[1])}", message)
 
 
 def describe(cls: type) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mnemolab.errors import BadRequest
 
-__all__ = ["append_line", "held", "output_folder", "write_atomic", "write_json", "write_text"]
+__all__ = ["append_line", "existing", "held", "output_folder", "write_atomic", "write_json", "write_text"]
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
@@ -55,6 +55,13 @@ def output_folder(path: str | Path, option: str = "--out") -> Path:
     except OSError as error:
         raise BadRequest(f"{option} {folder}: cannot write there ({error.strerror}); choose another folder") from error
     return folder
+
+
+def existing(path: str | Path, what: str) -> Path:
+    """`path`, when there is something. Raises BadRequest that says `what` was asked for."""
+    if not Path(path).exists():
+        raise BadRequest(f"{path}: there is no such {what}; check the path")
+    return Path(path)
 
 
 @contextmanager

@@ -50,11 +50,11 @@ class Registry(Mapping[str, Any]):
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def entry(self, name: str) -> Entry:
         """Raises BadRequest, with the nearest known name, when `name` is not registered."""
-        if name not in self._entries:
+        if name not in self:
             raise unknown(self.kind, name, self._entries)
         return self._entries[name]
 
@@ -95,11 +95,22 @@ def lazy_exports(package: str, where: Mapping[str, str]) -> tuple[Callable[[str]
 def load_plugins(modules: Iterable[str] = ()) -> None:
     """Import every installed plugin of the group `mnemolab.plugins`, then the modules named by `--plugin`."""
     for point in entry_points(group="mnemolab.plugins"):
-        point.load()
+        _tried(f"plugin {point.name} ({point.value})", point.load)
     for name in modules:
-        try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is not None and name.split(".")[0] == error.name.split(".")[0]:
-                raise BadRequest(f"--plugin {name}: no such module; is its folder on PYTHONPATH?") from error
-            raise
+        if not name or name.startswith("."):
+            raise BadRequest(f"--plugin {name!r}: give the name of a module, such as my_module")
+        _tried(f"--plugin {name}", lambda name=name: import_module(name), name)
+
+
+def _tried(what: str, load: Callable[[], Any], module: str = "") -> None:
+    """`load()`; whatever someone else's code raises becomes one line (`--traceback` shows the rest)."""
+    try:
+        load()
+    except ModuleNotFoundError as error:
+        if module and error.name is not None and module.split(".")[0] == error.name.split(".")[0]:
+            raise BadRequest(f"{what}: no such module; is its folder on PYTHONPATH?") from error
+        raise BadRequest(f"{what}: cannot be imported ({error}); install what it needs") from error
+    except BadRequest:
+        raise
+    except Exception as error:
+        raise BadRequest(f"{what}: cannot be imported ({type(error).__name__}: {error})") from error

@@ -37,7 +37,7 @@ class DirectedForgetting(Task):
     axes: ClassVar[tuple[str, ...]] = ("pairs", "block", "condition", "lag_writes", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("keep", "forget")
 
-    length: int = setting(56, "tokens in a sequence", low=6)
+    length: int = setting(56, "tokens in a sequence", low=6, high=1 << 20)
     pairs: int = setting(8, "pairs in each of the two blocks", low=1, high=4096)
     condition: Literal["mixed", "keep", "forget"] = setting(
         "mixed", "one condition only, or both in turn", choices=("mixed", "keep", "forget")

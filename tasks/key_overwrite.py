@@ -42,7 +42,7 @@ class KeyOverwrite(Task):
     axes: ClassVar[tuple[str, ...]] = ("versions", "lag_writes", "lag_tokens", "gap_writes", "keys", "load")
     conditions: ClassVar[tuple[str, ...]] = ("fresh", "rebound", "control")
 
-    length: int = setting(54, "tokens in a sequence", low=4)
+    length: int = setting(54, "tokens in a sequence", low=4, high=1 << 20)
     keys: int = setting(6, "keys asked in a sequence", low=1, high=4096)
     versions: int = setting(4, "most bindings of a key; 1 .. versions are mixed in a sequence", low=1, high=200)
     lags: int = setting(8, "the lag in writes of a last binding is uniform on 0 .. lags - 1", low=1)

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnemolab.errors import BadRequest, unknown
 from mnemolab.tasks import TASKS, make_task
-from mnemolab.tasks.base import Task
+
+if TYPE_CHECKING:
+    from mnemolab.tasks.base import Task
 
 __all__ = ["preset", "preset_names", "task_or_preset"]
 
@@ -32,7 +34,7 @@ def preset(name: str) -> dict[str, Any]:
     return section
 
 
-def task_or_preset(name: str, fields: Mapping[str, Any]) -> Task:
+def task_or_preset(name: str, fields: Mapping[str, Any]) -> "Task":
     """The task or preset `name` with `fields` over its own. Raises BadRequest for unknown names and fields."""
     if name in TASKS:
         return make_task(name, **fields)

@@ -41,7 +41,7 @@ class RandomCopy(Task):
     axes: ClassVar[tuple[str, ...]] = ("items", "alphabet", "mode", "string_length", "lag_tokens", "serial_position")
     conditions: ClassVar[tuple[str, ...]] = _MODES
 
-    length: int = setting(48, "tokens in a sequence", low=2)
+    length: int = setting(48, "tokens in a sequence", low=2, high=1 << 20)
     items: int = setting(16, "items of the string, the most if `least` is given", low=1, high=32768)
     mode: Literal["copy", "reverse", "selective", "prefix", "suffix"] = setting("copy", "what is asked", choices=_MODES)
     alphabet: int = setting(64, "value tokens", low=2)

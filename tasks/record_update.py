@@ -41,7 +41,7 @@ class RecordUpdate(Task):
     axes: ClassVar[tuple[str, ...]] = ("entities", "updates", "attribute", "condition", "lag_writes", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("untouched", "updated", "previous", "compare")
 
-    length: int = setting(128, "tokens in a sequence", low=8)
+    length: int = setting(128, "tokens in a sequence", low=8, high=1 << 20)
     entities: int = setting(2, "customers whose records are asked", low=1, high=512)
     updates: int = setting(
         2, "updates of the status; the other attributes change in proportion to 3, 2, 1, 0 of 4", low=1

@@ -37,7 +37,7 @@ class SelectiveRetention(Task):
     axes: ClassVar[tuple[str, ...]] = ("persistent", "volatile", "span", "condition", "lag_writes", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("persistent", "volatile")
 
-    length: int = setting(72, "tokens in a sequence", low=4)
+    length: int = setting(72, "tokens in a sequence", low=4, high=1 << 20)
     persistent: int = setting(4, "keys bound once", low=1, high=4096)
     volatile: int = setting(4, "keys bound again and again", low=1, high=4096)
     rewrites: int = setting(4, "bindings of each volatile key", low=2, high=200)

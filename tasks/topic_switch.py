@@ -42,7 +42,7 @@ class TopicSwitch(Task):
     axes: ClassVar[tuple[str, ...]] = ("pairs", "blocks", "condition", "marker", "lag_writes", "lag_tokens", "load")
     conditions: ClassVar[tuple[str, ...]] = _CONDITIONS
 
-    length: int = setting(64, "tokens in a sequence", low=4)
+    length: int = setting(64, "tokens in a sequence", low=4, high=1 << 20)
     pairs: int = setting(8, "pairs in a block", low=1, high=4096)
     blocks: int = setting(2, "blocks in a sequence", low=2, high=64)
     topics: int = setting(4, "topics; a sequence uses at most two", low=2)

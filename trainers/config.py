@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, lru_cache
@@ -89,7 +90,7 @@ class RunConfig:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise BadRequest(f"{name}={getattr(self, name)!r}; {hint(str(getattr(self, name)), choices)}")
-        if not isinstance(self.device, str) or self.device.split(":")[0] not in ("auto", "cpu", "cuda"):
+        if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise BadRequest(f"device={self.device!r}; known: auto, cpu, cuda, cuda:N")
         task = self.make_task()
         object.__setattr__(self, "task", {"name": self.task["name"], **_plain(asdict(task))})

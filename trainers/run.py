@@ -112,31 +112,37 @@ def _run(
 
 @contextmanager
 def _ctrl_c(stop: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
-    """While a run trains, Ctrl-C asks it to save itself; KeyboardInterrupt follows. A second Ctrl-C does not wait.
+    """While a run trains, Ctrl-C or SIGTERM asks it to save itself; KeyboardInterrupt or exit code 143 follows.
 
-    Lightning would answer Ctrl-C by ending the process. Only Python's own handler is replaced, and it is put back.
+    A second one does not wait. Lightning would answer both by ending the process, SIGTERM with exit code 0. Only Python's
+    own handlers are replaced, and they are put back.
     """
-    pressed = []
+    pressed: list[int] = []
     asked = lambda: bool(pressed) or (stop is not None and stop())
+    # a shell's background jobs ignore SIGINT and still hear SIGTERM
+    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield asked
-        return
+    replaced = {number: handler for number, handler in own.items() if here and signal.getsignal(number) is handler}
 
     def press(number: int, frame: Any) -> None:
         if pressed:
-            signal.default_int_handler(number, frame)
+            raise SystemExit(128 + number) if number == signal.SIGTERM else KeyboardInterrupt
         pressed.append(number)
 
-    signal.signal(signal.SIGINT, press)
+    for number in replaced:
+        signal.signal(number, press)
     try:
         yield asked
-    except Stopped:
+    except (Stopped, SystemExit):  # Lightning hears SIGTERM too, and leaves with SystemExit(None)
+        if pressed[:1] == [signal.SIGTERM]:
+            print("terminated; started again, the run goes on from its last checkpoint", file=sys.stderr)
+            raise SystemExit(128 + signal.SIGTERM) from None
         if pressed:
             raise KeyboardInterrupt from None
         raise
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
 
 
 def _clear_leftovers(folder: Path) -> None:

@@ -41,6 +41,8 @@ def split_fields(rest: Sequence[str], sections: Sequence[str] | None = None) -> 
             if not words or words[0].startswith("--"):
                 raise BadRequest(f"{name} needs a value, as in {name} VALUE")
             text = words.pop(0)
+        if field == "name":
+            raise BadRequest(f"{name}: the name of a {section} is given as --{section} {text}")
         values = found.setdefault(section, {})
         if field in values:
             raise BadRequest(f"{name} is given twice; give it once")

@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     for name, value, low in (("--n", args.n, 1), ("--show", args.show, 1), ("--seed", args.seed, 0)):
         if value is not None and value < low:
             raise BadRequest(f"{name} {value} is too small; the least is {low}")
+    if args.seed >= 2**31:
+        raise BadRequest(f"--seed {args.seed} is too large; the most is {2**31 - 1}")
     suffix = args.out.suffix.removeprefix(".") if args.out else ""
     kind = args.format or suffix or "parquet"
     if (args.out and (suffix or kind) != kind) or kind not in ("parquet", "jsonl"):

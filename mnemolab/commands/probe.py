@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mnemolab.analysis.probes import PROBES
     from mnemolab.errors import BadRequest
+    from mnemolab.files import existing
 
     names = list(PROBES) if args.probe == "all" else [name.strip() for name in args.probe.split(",") if name.strip()]
     for name in names:
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if args.data is not None and not answers:
         raise BadRequest(f"--data {args.data}: goes with a file of predictions, and {args.folder} is none")
 
+    existing(args.folder, "run, folder of runs or file of predictions")
     from mnemolab.analysis.probes import run_probes
     from mnemolab.analysis.records import Study
 

@@ -13,6 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mnemolab.files import existing
+
+    existing(args.folder, "folder of runs")
     from mnemolab.analysis import report
 
     print(report.build(args.folder, args.out or args.folder / "report", title=args.title))

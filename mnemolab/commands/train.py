@@ -3,7 +3,7 @@
 import argparse
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mnemolab.commands._fields import read_value, split_fields
@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", default="runs", help="run folders go below it (default: runs)")
     parser.add_argument("--json", action="store_true", help="print result.json on stdout")
-    parser.epilog = _epilog(sys.argv[1:])
+    parser.epilog = _epilog(getattr(parser, "words", ()))
 
 
-def _epilog(words: list[str]) -> str:
+def _epilog(words: Sequence[str]) -> str:
     """Names of further fields; those of a task or model only when the command line names one."""
     lines = [
         "Any other field is --section.field VALUE, with section task, model, optimiser or budget, as in",
@@ -40,7 +40,7 @@ def _epilog(words: list[str]) -> str:
     ]
     if "--help" not in words and "-h" not in words:
         return "\n".join(lines)
-    named, _ = _names().parse_known_args(words)
+    named, _ = _names().parse_known_args(list(words))
     if named.task is None and named.model is None:
         return "\n".join(lines)
     from mnemolab.registry import load_plugins
@@ -102,7 +102,7 @@ def read_config(args: argparse.Namespace) -> dict[str, Any]:
         if not isinstance(values, dict):
             raise BadRequest(f"--config {args.config}: must be a mapping with task and model")
     for section, given in (("task", args.task), ("model", args.model)):
-        held = values.setdefault(section, {})
+        held = values[section] = values.get(section) or {}
         if not isinstance(held, dict):
             raise BadRequest(f"--config {args.config}: {section} must be a mapping with a name")
         if given is not None and held.get("name") != given:
@@ -111,9 +111,14 @@ def read_config(args: argparse.Namespace) -> dict[str, Any]:
             raise BadRequest(f"--{section} is missing; see `mnemolab list {section}s`")
     TASKS.entry(values["task"]["name"])  # unknown names fail before anything heavy is imported
     STAGES.entry(values["model"]["name"])
+    for section in SECTIONS:
+        if not isinstance(values.get(section, {}), dict):
+            raise BadRequest(f"--config {args.config}: {section} must be a mapping of fields")
     for section, fields in split_fields(args.rest, SECTIONS).items():
         values.setdefault(section, {}).update(fields)
     if args.steps is not None:
+        if any(word.startswith("--budget.steps") for word in args.rest):
+            raise BadRequest("--steps and --budget.steps are the same field; give one of them")
         values.setdefault("budget", {})["steps"] = read_value(args.steps)
     for name in ("seed", "precision", "scoring", "device"):
         if getattr(args, name) is not None:
