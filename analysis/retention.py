@@ -11,9 +11,11 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from mnemolab.analysis.cells import curves, numbers
+from mnemolab.analysis.families import FAMILIES
+from mnemolab.analysis.fits import Cells, Fit, fit, fit_all, fit_runs, predict
 from mnemolab.analysis.records import require
 
-__all__ = ["AXES", "corrected", "curve"]
+__all__ = ["AXES", "FAMILIES", "Cells", "Fit", "corrected", "curve", "fit", "fit_all", "fit_runs", "predict"]
 
 # What retention is plotted against, where the records have it and it varies.
 AXES = ("lag_tokens", "lag_writes", "serial_position", "load")

@@ -161,6 +161,9 @@ def legend_above(figure: Figure, axes: Axes, columns: int | None = None, **more:
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         return
+    # models first; what they are compared with last
+    order = sorted(range(len(labels)), key=lambda i: labels[i] in ("chance", "random-key oracle"))
+    handles, labels = [handles[i] for i in order], [labels[i] for i in order]
     handles = [h[0] if isinstance(h, ErrorbarContainer) else h for h in handles]
     fit = max(1, int(figure.get_figwidth() / (0.45 + 0.06 * max(map(len, labels)))))
     figure.legend(handles, labels, loc="outside upper left", ncols=min(columns or fit, len(labels)), **more)

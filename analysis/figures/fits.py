@@ -41,7 +41,7 @@ def retention_with_fits(study: Study, axis: str = "lag_tokens") -> list[Plot]:
         lines = []
         chance = float(records["chance"].mean())
         with paper():
-            figure, axes = canvas(COLUMN, 2.7)
+            figure, axes = canvas(COLUMN, 2.1 + 0.14 * len(looks))
             chance_line(axes, points, axis)
             for arm, rows, style in ordered(points, looks):
                 error = np.stack([rows["mean"] - rows["low"], rows["high"] - rows["mean"]])
