@@ -80,7 +80,8 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
     # nothing to solve: longer chunks save states; else 16 tokens, where the inverse and the anchors are cheapest
     C = 32 if fast and not solved and wide <= 64 else 16
     BV = min(FV, 16 if BK > 128 else 64 if C == 32 else 32)
-    gla = decay == 2 and not erase
+    # gated linear attention in one warp would be miscompiled, see `launch.py`
+    prepare = 2 if decay == 2 and not erase else 1
     # few programs: cut the value axis until the multiprocessors have work
     while BV > 16 and programs * (FV // BV) < 256:
         BV //= 2
@@ -92,10 +93,9 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
         run, stages = (4, 2) if wide <= 32 else (1, 1)
         return Config(C, BV, min(FV, 64), 64, recurrence, 2, 1, 2, run, stages, 1, FAST)
     if wide <= 32:
-        # one warp would be miscompiled without erase, see `launch.py`
-        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 2 if gla else 1, 1, 8, 2, 1, FAST)
+        return Config(C, BV, min(FV, 32), 64, recurrence, 2, prepare, 1, 8, 2, 1, FAST)
     if wide <= 64:
-        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 1, 1 if decay < 2 else 2, 1, 1, 2, FAST)
+        return Config(C, BV, min(FV, 32), 64, recurrence, 2, prepare, 1 if decay < 2 else 2, 1, 1, 2, FAST)
     if wide <= 128:
         return Config(C, BV, min(FV, 32), 64, recurrence, 2, 2, 4, 1, 1, 3, FAST)
     return Config(C, BV, min(FV, 32), 64, recurrence, 2, 4, 8, 1, 1, 2, FAST)
