@@ -96,13 +96,15 @@ def _table(records: "pd.DataFrame") -> str:
     """Accuracy and stale answers by number of versions, one line a stage, as plain text."""
     from mnemolab.analysis.interference import intrusions
     from mnemolab.analysis.style import label
+    from mnemolab.models import STAGES
 
     found = intrusions(records[records["task"] == "key_overwrite"])
     versions = sorted(found["versions"].unique())
     lines = ["", "key_overwrite: share of answers by versions of the key, with 95% intervals over seeds", ""]
     cells = "".join(f"{f'{v:.0f} version' + ('s' if v > 1 else ''):>18}" for v in versions)
     lines.append(f"{'':<20}{'':<9}{cells}")
-    for arm, rows in found.groupby("arm", sort=False):
+    order = list(STAGES)
+    for arm, rows in sorted(found.groupby("arm"), key=lambda pair: order.index(str(pair[0]))):
         for outcome, name in (("correct", "right"), ("stale", "stale")):
             chosen = rows[rows["outcome"] == outcome].sort_values("versions")
             cells = "".join(f"{f'{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]':>18}" for r in chosen.itertuples())
