@@ -1,0 +1,54 @@
+"""The compiled scan, executed from its PTX in numpy, is the loop: what neither the interpreter nor the compiler tells.
+
+It is how the miscompile that `kernels/triton/launch.py` looks for was found. Tolerances are those of a GPU.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if find_spec("triton") is None:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+PROGRAM = Path(__file__).with_name("ptx_scan.py")
+STAGES = ("linear", "scalar_decay", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
+
+
+def check(*jobs):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "1"}
+    command = [sys.executable, str(PROGRAM), *jobs]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(rows) == len(jobs)
+    for row in rows:
+        for name, error in row.items():
+            if name != "job":
+                # rounding a float64 result to bfloat16 costs 1.65e-3
+                limit = 1e-5 if ":fp32:" in row["job"] else 3.4e-3 if name == "o" else 1e-2
+                assert error <= limit, (row["job"], name, error)
+
+
+def test_three_stages():
+    check("kda:8:8:fp32:20", "gla:32:32:bf16:20", "gated_deltanet:16:16:bf16:20")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage(stage):
+    check(f"{stage}:8:8:fp32:20", *(f"{stage}:{D}:{D}:bf16:{T}" for D, T in ((16, 40), (32, 40), (64, 20))))
+
+
+@pytest.mark.slow
+def test_odd_and_wide_heads():
+    check(
+        "kda:33:7:bf16:20",
+        "gated_deltanet:100:24:bf16:20",
+        "linear:32:32:bf16:40:norm",
+        "gated_deltanet2:64:16:fp32:20",
+    )
