@@ -88,8 +88,8 @@ def errors(kind, K, V, dtype, T, normalize):
     o, _, _, kept = scan.run_forward(geo, q, k, v, *gates, None, None, save=True)
     found = scan.run_backward(geo, q, k, v, *gates, kept, o if normalize else None, do, None, None, (None, None))
     memory = Memory([x for x in (*operands, do) if x is not None])
-    for launch in launches:
-        execute(*launch, memory)
+    for kernel, args, kwargs, programs in launches:
+        execute(kernel, args, kwargs, programs, memory)
     wide: list[Any] = [None if x is None else x.double().requires_grad_() for x in operands]
     checked = check_operands(
         wide[0], wide[1], wide[2], log_decay=wide[3], erase=wide[4], write=wide[5], normalize=normalize, initial_state=None, scale=0.5,
