@@ -79,7 +79,7 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
     solved = erase > 0 or decay == 2
     # nothing to solve: longer chunks save states; else 16 tokens, where the inverse and the anchors are cheapest
     C = 32 if fast and not solved and wide <= 64 else 16
-    BV = min(FV, 16 if BK > 128 else 64 if C == 32 else 32)
+    BV = min(FV, 16 if BK > (128 if fast else 64) else 64 if C == 32 else 32)
     # gated linear attention in one warp would be miscompiled, see `launch.py`
     prepare = 2 if decay == 2 and not erase else 1
     # few programs: cut the value axis until the multiprocessors have work

@@ -22,7 +22,8 @@ PROGRAM = Path(__file__).with_name("sm90_resources.py")
 KINDS = ("linear", "scalar_decay", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
 # bytes of stack a thread; the split way of strong gates is kept rolled and may spill, the mild way beside it pays little
 SPILL = {"gradients.gradient_kernel": 700, "prepare.prepare_kernel": 500}
-EXACT_SPILL = {"gradients.gradient_kernel": 2000, "forward.forward_kernel": 2000, "backward.backward_kernel": 1200}
+# three tf32 products keep two parts of every operand: float32 at 256 channels does not fit and is slow
+EXACT_SPILL = {"gradients.gradient_kernel": 4000, "forward.forward_kernel": 12000, "backward.backward_kernel": 2000}
 
 
 def compiled(*jobs):
@@ -57,7 +58,7 @@ def test_a_covering_subset():
 @pytest.mark.parametrize("D", (16, 32, 64, 128, 256))
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16(kind, D):
-    check(compiled(f"{kind}:{D}:bf16"), SPILL, 700)
+    check(compiled(f"{kind}:{D}:bf16"), SPILL, 800)
 
 
 @pytest.mark.slow
