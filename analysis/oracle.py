@@ -196,6 +196,9 @@ def expected_signal(rule: Rule, lag: np.ndarray | int, key_channels: int = 64) -
 def expected_crosstalk(rule: Rule, lag: np.ndarray | int, writes: int, key_channels: int = 64) -> np.ndarray:
     """Mean of the power sum over j != i of c_ij^2 for the key written `lag` writes before the last of `writes`.
 
+    It takes E (k.w)^2 for a write on the way at its mean over directions, which is low by about 1/K under erasure (15% at K = 4,
+    5% at 16, 1% at 64); with additive writes it is exact.
+
     A read vector w (the key carried back through later writes) has channel energies b_c = E w_c^2; one write further back,
         b_c <- r_c^2 [b_c (1 - 2 e/K + 2 e^2/(K(K+2))) + e^2/(K(K+2)) sum_d b_d],
     with e the erase strength and r_c the retention: the fourth moments of a random unit key. Each write on the way adds
@@ -224,11 +227,15 @@ def stale_ratio(rule: Rule, gap: int, key_channels: int = 64, age: int = 1) -> f
     """Weight of the version `age` rewrites old over that of the newest, rewrites `gap` writes apart.
 
     Additive 1; gated retention^gap; delta 1 - erase for each rewrite; the writes between, gap - 1 random keys, take
-    (1 - erase/K) each. With a decay per channel the key's energy is carried by its slow channels.
+    (1 - erase/K) each. With a decay per channel the key's energy is carried by its slow channels, and each erasure along the
+    key, which has equal energy on all of them in the mean, takes from all alike (right to 1/K).
     """
-    between = (1 - rule.erase / key_channels) ** (gap - 1)
-    kept = (rule.per_channel(key_channels) ** (gap * age)).mean()
-    return float(kept * ((1 - rule.erase) * between) ** age)
+    kept = rule.per_channel(key_channels) ** gap * (1 - rule.erase / key_channels) ** (gap - 1)
+    weight = np.ones(key_channels)
+    for _ in range(age):
+        weight = kept * weight
+        weight = weight - rule.erase * weight.mean()
+    return float(weight.mean())
 
 
 def half_life(rule: Rule, key_channels: int = 64) -> float:

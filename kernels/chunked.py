@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mnemolab.kernels.chunk_decay import decay_of, through_states, times
 from mnemolab.kernels.chunk_inverse import unit_lower_inverse
 from mnemolab.kernels.chunk_tiles import Tiles
+from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.loop import step
 from mnemolab.kernels.operands import Operands, State, with_denominator
 

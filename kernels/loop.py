@@ -45,8 +45,8 @@ def _scan(operands: Operands) -> tuple[Tensor, Tensor]:
         o = torch.stack(outputs, 1)
     else:  # nothing to read, but every operand keeps its (zero) gradient
         o = z + sum(value.sum().to(z.dtype) for value in operands.named().values())
-    # with no token the state is the initial one: never hand the caller's own tensor back
-    return o.to(operands.v.dtype), state if outputs else state.clone()
+    # a copy: `memory_step` changes states in place, and this one is the caller's own (no token) or saved for the backward pass
+    return o.to(operands.v.dtype), state.clone()
 
 
 def step(operands: Operands) -> tuple[Tensor, State]:

@@ -200,9 +200,12 @@ class KeyOverwrite(Task):
         return targets
 
     def chance(self, batch: Batch) -> Tensor:
-        """One among the `writes` values in the context; a previous value that may be missing adds the answer NONE."""
-        used = batch.queries["position"] >= 0
-        return torch.where(used, 1.0 / self.writes, 0.0).float()
+        """One among the `writes` values in the context; where the previous value is asked, NONE as often as it is right."""
+        queries, missing = batch.queries, 1 / self.versions
+        value = torch.full(queries["position"].shape, 1 / self.writes, device=batch.inputs.device)
+        previous = torch.where(queries["lag_writes"] < 0, missing, (1 - missing) * value)
+        guess = torch.where(queries["ask"] == _ASKS.index("previous"), previous, value)
+        return torch.where(queries["position"] < 0, 0.0, guess).float()
 
 
 def _of(table: Tensor, index: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.triton.table import padded
 
 __all__ = ["attention_residual"]

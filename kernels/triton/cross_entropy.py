@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.triton.table import interpreted, padded
 from mnemolab.kernels.triton.tiles import mm
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.operands import EPSILON, Operands, State
 from mnemolab.kernels.triton.backward import backward_kernel
 from mnemolab.kernels.triton.forward import forward_kernel

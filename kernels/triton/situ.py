@@ -9,7 +9,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from mnemolab.kernels.derivatives import once_differentiable
 
 __all__ = ["situ_glu"]
 

@@ -93,6 +93,7 @@ def test_orthonormal_keys_are_perfect_to_their_number():
         (Rule(erase=0.6, write=0.6, retention=0.95), 4),
         (RULES["per_channel_delta"], 6),
         (Rule(retention=RULES["per_channel_delta"].retention), 6),
+        (Rule(erase=0.5, write=0.5, retention=RULES["per_channel_delta"].retention), 6),
     ),
 )
 def test_stale_weights_after_overwriting(rule, gap):

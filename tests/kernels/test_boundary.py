@@ -244,14 +244,27 @@ def test_gradients_of_any_subset(bench, kinds):
         assert not memory_scan(**operands)[0].requires_grad
 
 
-def test_second_derivatives_are_refused_not_wrong(bench):
+@pytest.mark.parametrize("reduce", [lambda o: o.square().sum(), lambda o: o.sum()], ids=["square", "sum"])
+def test_second_derivatives_are_refused_not_wrong(bench, reduce):
     operands = bench.make("channel", "scalar", "scalar", T=5)
     q = operands["q"]
-    first = torch.autograd.grad(memory_scan(**operands, backend="chunked")[0].square().sum(), q, create_graph=True)[0]
+    first = torch.autograd.grad(reduce(memory_scan(**operands, backend="chunked")[0]), q, create_graph=True)[0]
     with pytest.raises(RuntimeError, match="differentiate twice"):
         first.sum().backward()
     first = torch.autograd.grad(memory_scan(**operands, backend="loop")[0].square().sum(), q, create_graph=True)[0]
     assert torch.autograd.grad(first.sum(), operands["v"])[0].abs().max() > 0
+
+
+def test_a_step_after_a_loop_prefill_leaves_its_backward_pass_intact(bench):
+    operands = bench.make("channel", "scalar", "scalar", T=5)
+    loop, chunked = ({**operands, "backend": name} for name in ("loop", "chunked"))
+    found = []
+    for given in (loop, chunked):
+        o, state = memory_scan(**given, output_final_state=True)
+        last = {name: operands[name][:, -1] for name in ("q", "k", "v", "log_decay", "erase", "write")}
+        after, _ = memory_step(**last, state=state)
+        found.append(torch.autograd.grad(o.sum() + after.sum(), operands["k"])[0])
+    assert (found[0] - found[1]).abs().max() < 1e-10
 
 
 def test_inputs_are_left_alone_and_repeats_are_bit_identical(bench):

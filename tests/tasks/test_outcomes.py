@@ -1,5 +1,6 @@
 """Every answer has one outcome, the first that fits."""
 
+import pytest
 import torch
 
 from mnemolab.tasks import make_task
@@ -56,3 +57,16 @@ def test_a_task_classifies_its_own_answers():
     assert (shown.sum(1) == task.writes).all()
     absent = shown.long().argmin(1, keepdim=True).expand_as(newest) + values.start
     assert (classify(batch, absent, task.vocabulary) == OUTCOMES.index("absent")).all()
+
+
+@pytest.mark.parametrize("versions", [2, 4])
+def test_answering_none_to_every_previous_query_scores_at_chance(versions):
+    task = make_task("key_overwrite", ask="previous", versions=versions)
+    batch = task.sample(torch.arange(2000), split="test")
+    none = batch.queries["target"] == task.vocabulary.token("none")
+    rate = none.float().mean()
+    assert abs(rate - 1 / versions) < 0.01
+    chance = task.chance(batch)
+    assert torch.allclose(chance[none], torch.tensor(1 / versions))
+    # a guesser that says NONE as often as it is right, and else any value, gains nothing by knowing when
+    assert torch.allclose(chance[~none], torch.tensor((1 - 1 / versions) / task.writes))
