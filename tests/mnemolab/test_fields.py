@@ -32,7 +32,7 @@ def test_types_are_converted():
     [
         ({"pair": 3}, ("task", "'pair'", "did you mean 'pairs'")),
         ({"zzz": 3}, ("'zzz'", "known:", "pairs")),
-        ({"pairs": "many"}, ("task.pairs", "int", "many")),
+        ({"pairs": "many"}, ("task.pairs", "a whole number, such as 4", "many")),
         ({"pairs": 2.5}, ("task.pairs", "2.5")),
         ({"pairs": True}, ("task.pairs", "True")),
         ({"pairs": 0}, ("task.pairs=0", "least is 1")),
