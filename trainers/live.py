@@ -111,8 +111,6 @@ class SweepTable:
         )
         share = (over + worked - self.done) / max(1, self.total)
         counts = f"done {self.done + self.skipped}  running {len(self.running)}  failed {self.failed}  left {left}"
-        share = (over + worked - self.done) / max(1, self.total)
-        counts = f"done {self.done + self.skipped}  running {len(self.running)}  failed {self.failed}  left {left}"
         lines = [f"{bar(share)} {counts}  {60 * rate:.1f} runs/min  {rest}"]
         for label, share, accuracy in self.running.values():
             seen = "" if accuracy is None else f"  accuracy {accuracy:.2f}"

@@ -21,6 +21,14 @@ def test_the_tree_names_every_room():
     assert rooms - set(re.findall(r"^(\w+)/", README, re.MULTILINE)) == set()
 
 
+def test_the_example_task_is_the_one_that_the_docs_test():
+    (source,) = re.findall(r"```python\n# my_task.py\n(.*?)```", README, re.DOTALL)
+    whole = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    lines = [line for line in source.splitlines() if line.strip()]
+    assert len(lines) > 10
+    assert [line for line in lines if line not in whole.splitlines()] == []
+
+
 def test_the_example_mixer_trains(tmp_path):
     (source,) = re.findall(r"```python\n# my_memory.py\n(.*?)```", README, re.DOTALL)
     (tmp_path / "my_memory.py").write_text(source)
