@@ -2,14 +2,13 @@
 
 import pytest
 
-pytest.importorskip("ray")
-
-from ray.cluster_utils import Cluster
-
 from mnemolab.errors import BadRequest, RunFailed
 from mnemolab.trainers import Sweep, load_run, run_sweep
 from mnemolab.trainers.events import Failed, Finished, Progress, Started
 from mnemolab.trainers.ray_engine import RayEngine
+
+ray = pytest.importorskip("ray")  # an extra: neither the tests nor the type check may ask for it
+Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 
 pytestmark = [
     pytest.mark.slow,  # nodes and actors take a while to come up
@@ -67,8 +66,6 @@ def test_workers_that_cannot_start(cluster, values, tmp_path):
 
 
 def test_a_cluster_that_is_not_there(monkeypatch):
-    import ray
-
     def refuse(**options):
         raise ConnectionError("nobody there")  # what Ray says, after a minute of trying
 
