@@ -32,6 +32,8 @@ class HeadsConfig(MixerConfig):
     conv_bias: bool = setting(False, "a bias in the short convolution")
     bias: bool = setting(False, "biases in the projections")
     output_norm: bool = setting(True, "RMSNorm on the output of each head")
+    # a memory may start with outputs of mean square 1e-11: a norm that makes stages comparable must not see its own epsilon
+    output_eps: float = setting(1e-12, "added to the mean square in that norm", low=0.0)
     gate: str = setting("sigmoid", "output gate", choices=("none", "sigmoid", "silu"))
     gate_rank: int = setting(0, "rank of the output gate's projection; 0 for full, -1 for head_dim", low=-1)
     gate_bias: bool = setting(False, "a bias in the low-rank output gate")

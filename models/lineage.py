@@ -5,7 +5,7 @@ takes its parts from the paper and the sizes from the caller.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mnemolab.errors import BadRequest
@@ -63,8 +63,15 @@ _MATCHED: dict[str, Recipe] = {
 }
 
 _NORMAL = {"init": "normal", "residual_init": False}
-_KDA_PUBLISHED = MemoryConfig(decay="channel", write="delta", gate_rank=-1)
 _RECURRENT = {"init": "uniform", "residual_init": False, "mlp": "gelu"}
+_PAPER_EPS = 1e-5  # of the norm on the heads' output, in every paper here
+_KDA_PUBLISHED = MemoryConfig(decay="channel", write="delta", gate_rank=-1, output_eps=_PAPER_EPS)
+
+
+def _paper_memory(**values: Any) -> tuple[MixerConfig, ...]:
+    return _memory(output_eps=_PAPER_EPS, **values)
+
+
 _PUBLISHED: dict[str, Recipe] = {
     "rnn": Recipe((RNNConfig(cell="rnn"),), _RECURRENT),
     "lstm": Recipe((RNNConfig(cell="lstm"),), _RECURRENT),
@@ -75,12 +82,12 @@ _PUBLISHED: dict[str, Recipe] = {
     ),
     # without decay or convolution nothing but positions tells the order
     "linear_attention": Recipe(
-        _memory(conv=0, output_norm=False, gate="none", feature_map="elu1"),
+        _paper_memory(conv=0, output_norm=False, gate="none", feature_map="elu1"),
         {"positions": "learned", "init": "uniform", "residual_init": False},
     ),
     # the paper stacks mixers alone, which is mlp="none"
     "mamba2": Recipe(
-        _memory(
+        _paper_memory(
             conv_bias=True,
             gate="silu",
             gate_first=True,
@@ -95,7 +102,7 @@ _PUBLISHED: dict[str, Recipe] = {
         {"init": "uniform"},
     ),
     "gla": Recipe(
-        _memory(
+        _paper_memory(
             conv=0,
             gate="silu",
             expand_key=0.5,
@@ -106,13 +113,13 @@ _PUBLISHED: dict[str, Recipe] = {
         ),
         _NORMAL,
     ),
-    "deltanet": Recipe(_memory(write="delta", gate="none"), _NORMAL),
+    "deltanet": Recipe(_paper_memory(write="delta", gate="none"), _NORMAL),
     "gated_deltanet": Recipe(
-        _memory(decay="scalar", decay_floor=0.0, write="delta", gate="silu", expand_value=2.0), _NORMAL
+        _paper_memory(decay="scalar", decay_floor=0.0, write="delta", gate="silu", expand_value=2.0), _NORMAL
     ),
     "kda": Recipe((_KDA_PUBLISHED,), _NORMAL),
     "gated_deltanet2": Recipe(
-        _memory(decay="channel", write="decoupled", gate="silu", gate_rank=-1, gate_bias=True),
+        _paper_memory(decay="channel", write="decoupled", gate="silu", gate_rank=-1, gate_bias=True),
         {"init": "xavier", "residual_init": False},
     ),
     "kimi_linear": Recipe(
@@ -121,7 +128,7 @@ _PUBLISHED: dict[str, Recipe] = {
         {"routed_scale": 2.446},
     ),
     "kimi_k3": Recipe(
-        (_KDA_BOUNDED, LatentConfig(low_rank_query=True, latent_gate=True)),
+        (replace(_KDA_BOUNDED, output_eps=_PAPER_EPS), LatentConfig(low_rank_query=True, latent_gate=True)),
         {
             **_NORMAL,
             "ratio": "3:1",

@@ -60,7 +60,7 @@ class HeadsMixer(Mixer):
             self.conv = ShortConv(sum(self.sizes), config.conv, config.conv_bias, self.activation)
         self.norm = None
         if config.output_norm:
-            self.norm = RMSNorm(self.inner if config.gate_first else self.value_dim, model.norm_eps)
+            self.norm = RMSNorm(self.inner if config.gate_first else self.value_dim, config.output_eps)
         self.outward = Outward(self.inner, self.width, bias=config.bias)
 
     def project(self, x: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None, dict[str, Tensor]]:

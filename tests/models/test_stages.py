@@ -138,8 +138,8 @@ def test_low_precision_runs_and_leaves_rates_in_fp32(name, options):
             assert p.dtype == torch.float32 and torch.equal(p, rates[n])
         else:
             assert p.dtype == torch.bfloat16
-    # on average, for a router may choose another expert after rounding
-    assert (low(inputs).float() - wanted).abs().mean() < 0.1
+    # the median: after rounding a router may choose another expert, and a read that nearly cancels is normed up
+    assert (low(inputs).float() - wanted).abs().median() < 0.05
     with torch.autocast("cpu", torch.bfloat16):
         loss = model.loss(inputs, inputs)
     assert loss.isfinite()
