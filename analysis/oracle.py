@@ -7,7 +7,7 @@ target. The simulation is the oracle; the closed forms give signal and crosstalk
 """
 
 from dataclasses import dataclass
-from math import log
+from math import isfinite, log
 
 import numpy as np
 import pandas as pd
@@ -45,6 +45,8 @@ class Rule:
     def __post_init__(self):
         if not 0 <= self.erase <= 2:
             raise BadRequest(f"erase={self.erase}; a delta rule is stable for 0 to 2")
+        if not isfinite(self.write):
+            raise BadRequest(f"write={self.write}; it must be a finite number")
         if not all(0 < r <= 1 for r in np.atleast_1d(self.retention)):
             raise BadRequest(f"retention={self.retention}; it must lie above 0 and at most at 1")
 
@@ -86,6 +88,7 @@ def simulate(
     Columns: lag, accuracy, signal, crosstalk, each of the three with `_error`, its standard error over trials; and
     expected_signal, expected_crosstalk, the closed forms (for random keys). `orthonormal` keys need writes <= key_channels.
     """
+    _counts(writes=writes, key_channels=key_channels, value_channels=value_channels, trials=trials)
     if orthonormal and writes > key_channels:
         raise BadRequest(f"writes={writes} orthonormal keys do not fit in key_channels={key_channels}")
     generator = torch.Generator().manual_seed(seed)
@@ -128,8 +131,7 @@ def simulate_overwrite(
     ratio (weight over that of the newest), expected_ratio, and chosen, the share of trials whose answer among the
     versions of this key it is.
     """
-    if versions < 1 or gap < 1:
-        raise BadRequest(f"versions={versions}, gap={gap}; both must be at least 1")
+    _counts(versions=versions, gap=gap, key_channels=key_channels, value_channels=value_channels, trials=trials)
     generator = torch.Generator().manual_seed(seed)
     writes = (versions - 1) * gap + 1
     keys = _unit(trials, writes, key_channels, generator)
@@ -153,6 +155,12 @@ def simulate_overwrite(
             "chosen": torch.bincount(chosen, minlength=versions).numpy() / trials,
         }
     )
+
+
+def _counts(**given: int) -> None:
+    for name, count in given.items():
+        if count < 1:
+            raise BadRequest(f"{name}={count}; it must be at least 1")
 
 
 def _unit(trials: int, count: int, channels: int, generator: torch.Generator) -> Tensor:
@@ -194,33 +202,51 @@ def expected_signal(rule: Rule, lag: np.ndarray | int, key_channels: int = 64) -
 
 
 def expected_crosstalk(rule: Rule, lag: np.ndarray | int, writes: int, key_channels: int = 64) -> np.ndarray:
-    """Mean of the power sum over j != i of c_ij^2 for the key written `lag` writes before the last of `writes`.
+    """Mean of the power sum over j != i of c_ij^2 for the key written `lag` writes before the last of `writes`. Exact.
 
-    It takes E (k.w)^2 for a write on the way at its mean over directions, which is low by about 1/K under erasure (15% at K = 4,
-    5% at 16, 1% at 64); with additive writes it is exact.
-
-    A read vector w (the key carried back through later writes) has channel energies b_c = E w_c^2; one write further back,
-        b_c <- r_c^2 [b_c (1 - 2 e/K + 2 e^2/(K(K+2))) + e^2/(K(K+2)) sum_d b_d],
-    with e the erase strength and r_c the retention: the fourth moments of a random unit key. Each write on the way adds
-    write^2/K of the energy that reaches it. Before the target the vector has lost what the target's own write erases:
-    (s_c - e s) k_c replaces s_c k_c, where s_c is the mean kept along the key; there E (k.w)^2 is taken as its mean squared.
-    Additive: (N-1)/K. Delta, e = 1: 1-(1-1/K)^m + [(1-1/K)^m-(1-1/K)^2m][1-(1-1/K)^(N-1-m)].
+    The read vector w starts as the key and is carried back through the writes, w <- R (I - e k k^T) w with R = diag(retention);
+    each write that it meets adds write^2 (k.w)^2, in the mean write^2/K of its energy. Mean channel energies b_c = E w_c^2 obey
+        b_c <- r_c^2 [b_c (1 - 2 e/K + 2 f) + f sum_d b_d],  f = e^2/(K(K+2)),
+    the fourth moments of a random unit key. At the target's own write w is not independent of the key: `_past_own_write`.
+    Additive: (N-1)/K. Delta, e = 1: 1 - a^m + a (a^m - b^m)(1 - a^(N-1-m)), a = 1-1/K, b = 1-2/K+2/(K(K+2)).
     """
+    lags = np.atleast_1d(lag)
+    if lags.size and not (0 <= lags.min() and lags.max() < writes):
+        raise BadRequest(f"lag={lag}; with writes={writes} it lies in 0 to {writes - 1}")
     K, e, r = key_channels, rule.erase, rule.per_channel(key_channels)
     fourth = e**2 / (K * (K + 2))
     step = np.diag(r**2) @ ((1 - 2 * e / K + 2 * fourth) * np.eye(K) + fourth * np.ones((K, K)))
-    # after[m]: energies after m writes; reached[n] @ energies: the energy met over the next n writes
-    after, reached = [np.full(K, 1 / K)], [np.zeros(K)]
+    # reached[n] @ energies: the energy met over the next n writes
+    reached = [np.zeros(K)]
     for _ in range(writes):
-        after.append(step @ after[-1])
         reached.append(1 + reached[-1] @ step)
-    results = []
-    for m in np.atleast_1d(lag):
-        later = reached[m] @ after[0]
-        kept = (r * (1 - e / K)) ** m
-        own = r**2 * (after[m] + ((kept - e * kept.mean()) ** 2 - kept**2) / K)
-        results.append(rule.write**2 / K * (later + reached[writes - 1 - m] @ own))
+    own = _past_own_write(rule, int(lags.max(initial=0)), K)
+    results = [rule.write**2 / K * (reached[m].mean() + reached[writes - 1 - m] @ own[m]) for m in lags]
     return np.asarray(results).reshape(np.shape(lag))
+
+
+def _past_own_write(rule: Rule, lags: int, K: int) -> np.ndarray:
+    """(lags+1,K): channel energies of the read vector just behind its own key's write, m = 0 ... lags writes further back.
+
+    Given the key k, E w w^T after m writes is a (rho k)(rho k)^T + diag(M k^2), rho_c = r_c^m, with
+        a <- a (1 - 2 e/K + 2 f),  M_cd <- r_c^2 [M_cd (1 - 2 e/K + 2 f) + f (a rho_d^2 + sum_b M_bd)],  rho <- r rho.
+    The own write leaves w_c^2 - 2 e k_c w_c (k.w) + e^2 k_c^2 (k.w)^2 of it, whose means over k are fourth and sixth moments of
+    a unit vector: E k_a^2 k_b^2 k_c^2 = (1 + 2 [a=b] + 2 [b=c] + 2 [a=c] + 8 [a=b=c]) / (K(K+2)(K+4)).
+    """
+    e, r = rule.erase, rule.per_channel(K)
+    fourth = e**2 / (K * (K + 2))
+    shrink = 1 - 2 * e / K + 2 * fourth
+    a, rho, M = 1.0, np.ones(K), np.zeros((K, K))
+    energies = []
+    for _ in range(lags + 1):
+        X = a * np.outer(rho, rho) + M
+        before = (a * rho**2 + M.sum(1)) / K
+        along = (a * rho * (2 * rho + rho.sum()) + 2 * M.diagonal() + M.sum(1)) / (K * (K + 2))
+        square = X.sum() + 2 * (X.trace() + X.sum(1) + X.sum(0)) + 8 * X.diagonal()
+        energies.append(r**2 * (before - 2 * e * along + e**2 * square / (K * (K + 2) * (K + 4))))
+        M = r[:, None] ** 2 * (shrink * M + fourth * (a * rho**2 + M.sum(0)))
+        a, rho = a * shrink, rho * r
+    return np.asarray(energies)
 
 
 def stale_ratio(rule: Rule, gap: int, key_channels: int = 64, age: int = 1) -> float:
@@ -241,6 +267,8 @@ def stale_ratio(rule: Rule, gap: int, key_channels: int = 64, age: int = 1) -> f
 def half_life(rule: Rule, key_channels: int = 64) -> float:
     """Writes until the expected signal is half; infinite when nothing decays. Delta, erase 1: about 0.69 K."""
     kept = rule.per_channel(key_channels) * (1 - rule.erase / key_channels)
+    if kept.min() < 0:
+        raise BadRequest(f"erase={rule.erase} with key_channels={key_channels} turns the signal's sign at every write")
     if kept.max() == 1 and (kept == 1).mean() >= 0.5:
         return float("inf")
     low, high = 0.0, 1.0
@@ -257,4 +285,6 @@ def critical_load(key_channels: int = 64, value_channels: int = 64, candidates: 
 
     The largest of `candidates` wrong scores grows like sqrt(2 ln candidates / V) times the crosstalk's root.
     """
+    if candidates < 2:
+        raise BadRequest(f"candidates={candidates}; with fewer than 2 nothing is confused")
     return key_channels * (value_channels / (2 * log(candidates)) - 1)

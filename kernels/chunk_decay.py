@@ -116,7 +116,8 @@ class ScalarDecay:
         self.whole = self.head[:, -1]
 
     def pairs(self, q: Tensor, e: Tensor | None, k: Tensor) -> tuple[Tensor, list[Tensor]]:
-        A = torch.bmm(q, k.mT).mul_(self.weight)
+        # a product with a later token may overflow, and inf times a weight of 0 would reach earlier outputs as NaN
+        A = torch.bmm(q, k.mT).tril_().mul_(self.weight)
         if e is None:
             return A, []
         # only what lies strictly below the diagonal is read
@@ -127,17 +128,17 @@ class ScalarDecay:
         """Adds to the cotangents of q, e and k; returns that of log_decay (M,C,1), None without decay."""
         A, dO, dz, R = pairs
         dq, de, dk = grads
-        dA = torch.bmm(dO, R.mT)
+        dA = torch.bmm(dO, R.mT).tril_()
         inside = dA * A if self.head is not None else None
         dA.mul_(self.weight)
         dq.baddbmm_(dA, k)
         dk.baddbmm_(dA.mT, q)
         if e is not None and dz is not None and de is not None:
-            dT = torch.bmm(dz, R.mT).mul_(self.strict)
+            dT = torch.bmm(dz, R.mT).tril_(-1).mul_(self.strict)
             de.baddbmm_(dT, k, alpha=-1)
             dk.baddbmm_(dT.mT, e, alpha=-1)
             if inside is not None:
-                inside.addcmul_(dT, torch.bmm(e, k.mT), value=-1)
+                inside.addcmul_(dT, torch.bmm(e, k.mT).tril_(-1), value=-1)
         return None if inside is None else later_rows(inside).mul_(self.below).sum(-1, keepdim=True)
 
 

@@ -5,6 +5,7 @@ Axis letters: B batch, T time, H heads, K key channels per head, V value channel
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -150,10 +151,12 @@ def check_operands(
         _shape("initial_state[1]", norm0, {"(B,H,K)": (B, H, K)}, q)
     if scale is None:
         scale = K**-0.5
-    if not isinstance(scale, (int, float)):
+    if not isinstance(scale, (int, float)) or isinstance(scale, bool):
         raise TypeError(f"scale={scale!r} is a {type(scale).__name__}; give a Python number or None for K**-0.5")
     if log_decay is not None and (validate or (validate is None and log_decay.device.type == "cpu")):
         _nonpositive(log_decay)
+    if not isfinite(scale):
+        raise BadRequest(f"scale={scale}; it must be finite, or None for K**-0.5")
     return Operands(q, k, v, log_decay, erase, write, state0, norm0, bool(normalize), float(scale))
 
 
@@ -176,7 +179,7 @@ def _split_state(state: State | None, normalize: bool) -> tuple[Tensor | None, T
     if state is None:
         return None, None
     if normalize:
-        if not isinstance(state, (tuple, list)) or len(state) != 2:
+        if not isinstance(state, (tuple, list)) or len(state) != 2 or any(part is None for part in state):
             raise BadRequest(f"initial_state is {_describe(state)}; with normalize=True it is the pair (S, z)")
         return state[0], state[1]
     if isinstance(state, (tuple, list)):
@@ -189,7 +192,11 @@ def _split_state(state: State | None, normalize: bool) -> tuple[Tensor | None, T
 def _describe(state: object) -> str:
     if isinstance(state, Tensor):
         return f"one tensor of shape {tuple(state.shape)}"
-    return f"a {type(state).__name__}" + (f" of {len(state)}" if isinstance(state, (tuple, list)) else "")
+    if isinstance(state, (tuple, list)):
+        return f"a {type(state).__name__} of {len(state)}" + (
+            " with None in it" if any(x is None for x in state) else ""
+        )
+    return f"a {type(state).__name__}"
 
 
 def _nonpositive(log_decay: Tensor) -> None:

@@ -110,6 +110,8 @@ def memory_step(
     for name, held in (("state", operands.state0), ("state[1]", operands.norm0)):
         if held is not None and held.dtype != operands.state_dtype:
             raise TypeError(f"{name} has dtype {held.dtype}; it is updated in place and must be {operands.state_dtype}")
+        if held is not None:
+            _check_writable(name, held)
     if torch.is_grad_enabled() and any(value.requires_grad for value in operands.named().values()):
         # the old state is needed in the backward pass, and the caller's tensor is about to be overwritten
         copies = {name: value.clone() for name in ("state0", "norm0") if (value := getattr(operands, name)) is not None}
@@ -166,8 +168,15 @@ def _module(backend: str) -> ModuleType:
 def _check_chunk_size(chunk_size: int | None) -> None:
     if chunk_size is None:
         return
-    if not isinstance(chunk_size, int) or chunk_size < 1 or chunk_size & (chunk_size - 1) or chunk_size > 256:
+    if type(chunk_size) is not int or chunk_size < 1 or chunk_size & (chunk_size - 1) or chunk_size > 256:
         raise BadRequest(f"chunk_size={chunk_size!r}; use a power of two from 1 to 256, or None for the fastest")
+
+
+def _check_writable(name: str, held: Tensor) -> None:
+    if torch.is_grad_enabled() and held.requires_grad and held.is_leaf:
+        raise BadRequest(f"{name} is a leaf that requires grad and would be updated in place; give {name}.clone()")
+    if any(stride == 0 and size > 1 for stride, size in zip(held.stride(), held.shape, strict=True)):
+        raise BadRequest(f"{name} is expanded, so that its elements share memory; give {name}.contiguous()")
 
 
 def _into(state: State | None, new: State) -> State:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mnemolab.errors import BadRequest
-from mnemolab.kernels.neighbours.dispatch import fused
+from mnemolab.kernels.neighbours.dispatch import check_floating, fused
 
 __all__ = ["attention_residual"]
 
@@ -23,6 +23,7 @@ def attention_residual(sources: Sequence[Tensor] | Tensor, query: Tensor, gain: 
     values = list(sources.unbind(0)) if isinstance(sources, Tensor) else list(sources)
     if not values:
         raise BadRequest("sources is empty; attention_residual needs at least one")
+    check_floating(query=query, gain=gain, **{f"sources[{j}]": value for j, value in enumerate(values)})
     D = values[0].shape[-1]
     for j, value in enumerate(values):
         if value.shape != values[0].shape:

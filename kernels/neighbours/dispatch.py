@@ -5,11 +5,19 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-__all__ = ["fused"]
+__all__ = ["check_floating", "fused"]
 
 _INSTALLED = find_spec("triton") is not None
 # wider rows would not stay in one program's registers
 _MAX_WIDTH = 4096
+
+
+def check_floating(**tensors: Tensor | None) -> None:
+    """TypeError for what is no floating-point tensor; None passes."""
+    for name, value in tensors.items():
+        if value is not None and not (isinstance(value, Tensor) and value.dtype.is_floating_point):
+            found = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"{name} is {found}; it must be a floating-point torch.Tensor")
 
 
 def fused(x: Tensor, *others: Tensor | None) -> bool:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from mnemolab.errors import BadRequest, unknown
-from mnemolab.kernels.neighbours.dispatch import fused
+from mnemolab.kernels.neighbours.dispatch import check_floating, fused
 
 __all__ = ["l2_norm", "rms_norm_gated"]
 
@@ -14,6 +14,7 @@ _GATES = {"silu": silu, "sigmoid": torch.sigmoid, "none": lambda gate: gate}
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
     """x / sqrt(sum(x^2) + eps) over the last axis, in x.dtype; the sum runs in float32 at least."""
+    check_floating(x=x)
     if fused(x):
         from mnemolab.kernels.triton import norms
 
@@ -38,6 +39,7 @@ def rms_norm_gated(
     """
     if activation not in _GATES:
         raise unknown("activation", activation, _GATES)
+    check_floating(x=x, gate=gate, weight=weight)
     if gate is not None and gate.shape != x.shape:
         raise BadRequest(f"gate has shape {tuple(gate.shape)}; it must be that of x, {tuple(x.shape)}")
     if weight is not None and tuple(weight.shape) != (x.shape[-1],):

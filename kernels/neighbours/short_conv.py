@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from mnemolab.errors import BadRequest, unknown
-from mnemolab.kernels.neighbours.dispatch import fused
+from mnemolab.kernels.neighbours.dispatch import check_floating, fused
 
 __all__ = ["short_conv", "short_conv_step"]
 
@@ -65,6 +65,7 @@ def _activate(y: Tensor, activation: str | None) -> Tensor:
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor | None) -> None:
+    check_floating(x=x, weight=weight, bias=bias, cache=cache)
     if x.dim() != 3:
         raise BadRequest(f"x has shape {tuple(x.shape)}; it must be (B,T,D)")
     B, _, D = x.shape

@@ -1,10 +1,12 @@
 """SiTU-GLU: SwiGLU whose two branches are softly bounded (Kimi K3, arXiv 2607.24653, equation 12)."""
 
+from math import inf
+
 import torch
 from torch import Tensor
 
 from mnemolab.errors import BadRequest
-from mnemolab.kernels.neighbours.dispatch import fused
+from mnemolab.kernels.neighbours.dispatch import check_floating, fused
 
 __all__ = ["situ_glu"]
 
@@ -14,11 +16,12 @@ def situ_glu(gate: Tensor, up: Tensor, *, gate_bound: float | None = 4.0, up_bou
 
     gate, up: the same shape. Returns gate.dtype; computed in float32 at least.
     """
+    check_floating(gate=gate, up=up)
     if gate.shape != up.shape:
         raise BadRequest(f"up has shape {tuple(up.shape)}; it must be that of gate, {tuple(gate.shape)}")
     for name, bound in (("gate_bound", gate_bound), ("up_bound", up_bound)):
-        if bound is not None and not bound > 0:
-            raise BadRequest(f"{name}={bound!r}; it must be positive, or None for no bound")
+        if bound is not None and not 0 < bound < inf:
+            raise BadRequest(f"{name}={bound!r}; it must be positive and finite, or None for no bound")
     if fused(gate, up):
         from mnemolab.kernels.triton import situ
 

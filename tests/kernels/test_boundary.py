@@ -27,6 +27,7 @@ def good(**more) -> dict[str, Any]:
     "change,error,parts",
     (
         ({"log_decay": zeros(B, T, H) + 0.5}, BadRequest, ("log_decay", "0.5", "<= 0")),
+        ({"log_decay": zeros(B, T, H) + 1e-6}, BadRequest, ("log_decay", "1e-06", "<= 0")),
         ({"log_decay": zeros(B, T, H, K) + torch.inf}, BadRequest, ("log_decay", "inf")),
         ({"log_decay": zeros(B, T, H) * torch.nan}, BadRequest, ("log_decay", "nan")),
         ({"log_decay": zeros(B, T, H, V)}, BadRequest, ("log_decay", "(2, 21, 2, 3)", "(2, 21, 2, 4)")),
@@ -53,10 +54,14 @@ def good(**more) -> dict[str, Any]:
         ({"initial_state": zeros(B, H, K, V, dtype=torch.int64)}, TypeError, ("initial_state", "int64")),
         ({"scale": "1"}, TypeError, ("scale", "'1'")),
         ({"scale": torch.ones(())}, TypeError, ("scale",)),
+        ({"scale": True}, TypeError, ("scale", "True")),
+        ({"scale": torch.nan}, BadRequest, ("scale=nan", "finite")),
+        ({"initial_state": (zeros(B, H, K, V), None), "normalize": True}, BadRequest, ("initial_state", "None in it")),
         ({"k": torch.zeros(B, T, H, K, device="meta")}, BadRequest, ("k ", "meta", "cpu")),
         ({"initial_state": torch.zeros(B, H, K, V, device="meta")}, BadRequest, ("initial_state", "meta", "cpu")),
         ({"chunk_size": 12}, BadRequest, ("chunk_size=12", "power of two")),
         ({"chunk_size": 0}, BadRequest, ("chunk_size=0",)),
+        ({"chunk_size": True}, BadRequest, ("chunk_size=True",)),
         ({"backend": "chunkd"}, BadRequest, ("backend", "chunkd", "chunked")),
     ),
 )  # fmt: skip
@@ -85,6 +90,39 @@ def test_step_checks_too():
         memory_step(q, k, v, zeros(B, H, K, V, dtype=torch.float64))
     with pytest.raises(TypeError, match="q is a list"):
         memory_step([q], k, v, None)  # type: ignore[arg-type]
+
+
+def test_a_state_that_cannot_be_updated_in_place_is_named():
+    q, k, v = (zeros(B, H, n) for n in (K, K, V))
+    leaf = zeros(B, H, K, V).requires_grad_()
+    with pytest.raises(BadRequest, match=r"state is a leaf.*clone"):
+        memory_step(q, k, v, leaf)
+    with torch.no_grad():
+        assert memory_step(q, k, v, leaf)[1] is leaf
+    with pytest.raises(BadRequest, match=r"state is expanded.*contiguous"):
+        memory_step(q, k, v, zeros(1, H, K, V).expand(B, H, K, V))
+    with pytest.raises(BadRequest, match=r"state\[1\] is expanded"):
+        memory_step(q, k, v, (zeros(B, H, K, V), zeros(1, H, K).expand(B, H, K)), normalize=True)
+
+
+@stages
+def test_a_product_with_a_later_token_may_overflow_and_what_came_before_stays(bench, kinds):
+    """Early queries and cotangents times later keys and values exceed float32; a weight of 0 must not make NaN of that."""
+    operands = bench.make(*kinds, B=1, T=8, H=1, K=4, V=4, dtype=torch.float32, state=False)
+    with torch.no_grad():
+        operands["q"][:, :5] *= 1e20
+        operands["k"][:, 5:] *= 1e20
+        operands["v"][:, 5:] *= 1e20
+        for name in {"erase", "write"} & set(operands):
+            if operands[name] is not None:
+                operands[name][:, 5:] = 0 if name == "erase" else 1
+    found, wanted = [], []
+    for into, length in ((found, 8), (wanted, 5)):
+        given = {n: bench.leaf(x[:, :length]) if isinstance(x, torch.Tensor) else x for n, x in operands.items()}
+        o = memory_scan(**given, backend="chunked", chunk_size=8)[0][:, :5]
+        into += [o, *torch.autograd.grad(o, [given["q"]], torch.full_like(o, 1e20))]
+    for a, b in zip(found, wanted, strict=True):
+        assert torch.equal(a[:, :5], b) and b.isfinite().all()
 
 
 @both

@@ -61,6 +61,41 @@ def test_short_conv_in_pieces_and_steps_equals_the_whole(bench, pieces):
     torch.testing.assert_close(cache, end)
 
 
+@pytest.mark.parametrize(
+    "call",
+    (
+        lambda x: l2_norm(x),
+        lambda x: rms_norm_gated(x),
+        lambda x: rms_norm_gated(x.float(), gate=x),
+        lambda x: short_conv(x, torch.ones(3, 2)),
+        lambda x: situ_glu(x, x.float()),
+        lambda x: attention_residual([x], torch.zeros(3), torch.ones(3)),
+        lambda x: scored_cross_entropy(x, torch.ones(5, 3), torch.zeros(2, 4, dtype=torch.int64)),
+    ),
+)
+def test_integers_are_refused_by_name(call):
+    with pytest.raises(TypeError, match=r"(x|gate|sources\[0\]|hidden) is torch.int64; it must be a floating-point"):
+        call(torch.ones(2, 4, 3, dtype=torch.int64))
+
+
+def test_scored_cross_entropy_checks_what_it_is_given():
+    hidden, weight, targets = torch.zeros(2, 4, 3), torch.zeros(5, 3), torch.zeros(2, 4, dtype=torch.int64)
+    narrow = scored_cross_entropy(hidden, weight, targets.int())
+    assert torch.equal(narrow, scored_cross_entropy(hidden, weight, targets))
+    for change, error, message in (
+        ({"targets": targets + 5}, BadRequest, "targets holds 5; it must be 0 to 4"),
+        ({"targets": targets - 7}, BadRequest, "targets holds -7"),
+        ({"targets": targets.float()}, TypeError, "float32"),
+        ({"targets": targets.bool()}, TypeError, "bool"),
+        ({"bias": torch.zeros(4)}, BadRequest, r"bias has shape \(4,\)"),
+        ({"weight": torch.zeros(0, 3)}, BadRequest, "at least 1 token"),
+    ):
+        with pytest.raises(error, match=message):
+            scored_cross_entropy(**({"hidden": hidden, "weight": weight, "targets": targets} | change))
+    with pytest.raises(BadRequest, match="gate_bound=inf"):
+        situ_glu(hidden, hidden, gate_bound=torch.inf)
+
+
 def test_short_conv_is_causal_bit_for_bit_and_checks_its_operands():
     x, weight = draw(2, 9, 3, dtype=torch.float32), draw(3, 4, seed=1, dtype=torch.float32)
     changed = x.clone()
