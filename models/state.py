@@ -14,13 +14,14 @@ State = Any  # dict | list | Tensor | Cache | None
 class Cache:
     """A (B,T,...) tensor that grows along T. Room is kept ahead, so appending one token copies one token.
 
-    `append` writes into the kept room and returns the cache that holds the longer view; the shorter cache stays valid
-    until something else is appended to it.
+    `append` writes into the kept room and returns the cache that holds the longer view. The shorter cache stays valid: what
+    is appended to it later goes to a copy, for the room behind it is taken.
     """
 
-    def __init__(self, buffer: Tensor, length: int):
+    def __init__(self, buffer: Tensor, length: int, taken: list[int] | None = None):
         self.buffer = buffer
         self.length = length
+        self.taken = [length] if taken is None else taken  # entries in use, one count shared by all caches of a buffer
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Cache":
@@ -36,12 +37,14 @@ class Cache:
         length = self.length + new.shape[1]
         if torch.is_grad_enabled() and (new.requires_grad or self.buffer.requires_grad):
             return Cache.of(torch.cat((self.view, new), 1))
-        if length > self.buffer.shape[1]:
-            room = self.buffer.new_empty(self.buffer.shape[0], max(2 * length, 16), *self.buffer.shape[2:])
-            room[:, : self.length] = self.view
-            self.buffer = room
-        self.buffer[:, self.length : length] = new
-        return Cache(self.buffer, length)
+        buffer, taken = self.buffer, self.taken
+        if length > buffer.shape[1] or taken[0] != self.length:
+            buffer = buffer.new_empty(buffer.shape[0], max(2 * length, 16), *buffer.shape[2:])
+            buffer[:, : self.length] = self.view
+            taken = [self.length]
+        buffer[:, self.length : length] = new
+        taken[0] = length
+        return Cache(buffer, length, taken)
 
 
 def map_state(state: State, fn: Callable[[Tensor], Tensor]) -> State:

@@ -112,6 +112,13 @@ def test_cache_grows_without_touching_what_was_read_before():
             longer = longer.append(torch.full((1, 1, 1), float(value)))
     assert longer.view.flatten().tolist() == list(range(40))
     assert cache.view.flatten().tolist() == [0.0, 1.0, 2.0]
+    with torch.no_grad():
+        branch = longer.append(torch.full((1, 1, 1), 50.0))
+        other = longer.append(torch.full((1, 1, 1), 60.0))
+        further = branch.append(torch.full((1, 1, 1), 51.0))
+    assert further.view[0, -2:, 0].tolist() == [50.0, 51.0] and other.view[0, -2:, 0].tolist() == [39.0, 60.0]
+    # appending goes on in place where nothing else was appended
+    assert branch.buffer is longer.buffer is further.buffer
     weight = torch.ones(1, 2, 1, requires_grad=True)
     Cache.of(torch.zeros(1, 1, 1)).append(weight).view.sum().backward()
     assert weight.grad is not None and weight.grad.eq(1).all()

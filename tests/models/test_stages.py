@@ -103,6 +103,22 @@ def test_state_continues_after_repeating_and_selecting(name, options):
 
 
 @every_case
+@torch.no_grad()
+def test_two_continuations_of_one_state_do_not_see_each_other(name, options):
+    model = small(name, **options)
+    context, one, other = tokens(2, 9, seed=1), tokens(2, 4, seed=2), tokens(2, 3, seed=3)
+    _, state = model.prefill(context)
+    # the second branch is read before the first goes on, and room for both was kept
+    _, state = model.prefill(tokens(2, 1, seed=4), state)
+    context = torch.cat((context, tokens(2, 1, seed=4)), 1)
+    branches = [model.prefill(part[:, :-1], state) for part in (one, other)]
+    for part, (logits, branch) in zip((one, other), branches, strict=True):
+        wanted = model(torch.cat((context, part), 1))[:, context.shape[1] :]
+        last, _ = model.step(part[:, -1], branch)
+        torch.testing.assert_close(torch.cat((logits, last[:, None]), 1), wanted, atol=1e-5, rtol=0)
+
+
+@every_case
 def test_checkpoint_round_trip(name, options, tmp_path):
     model, other = small(name, **options), small(name, seed=5, **options)
     inputs = tokens(2, 10)
