@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from mnemolab.errors import BadRequest
-from mnemolab.files import write_atomic
+from mnemolab.files import held, write_atomic
 from mnemolab.trainers.config import RunConfig, flat_row
 from mnemolab.trainers.folder import is_finished, load_run
 from mnemolab.trainers.sweep import Sweep
@@ -19,7 +19,8 @@ def collect(out: str | Path, runs: Sequence[RunConfig], chosen: Sequence[str] | 
 
     Returns what was written, by name. Columns of `sweep.parquet` are config and result with dots between levels, plus
     `run_id` and, in a sweep that chooses on validation, `chosen`. Records get the columns run_id, stage, recipe, seed,
-    depth and width. Nothing is written when no run is finished.
+    depth and width; a query column of such a name (the needle's depth) becomes `query_depth`. Rows that an earlier sweep
+    left in the same folder stay, as long as their runs do. Nothing is written when no run is finished.
     """
     out = Path(out)
     finished = [load_run(out / run.run_id) for run in runs if is_finished(out / run.run_id)]
@@ -38,11 +39,13 @@ def collect(out: str | Path, runs: Sequence[RunConfig], chosen: Sequence[str] | 
             model = run.config.model
             head = {"run_id": run.config.run_id, "stage": model["name"], "seed": run.config.seed}
             head |= {name: model[name] for name in ("recipe", "depth", "width")}
-            records.setdefault(run.config.task["name"], []).append(run.records.assign(**head))
-    written = {"sweep": _write(out / "sweep.parquet", pd.DataFrame(rows))}
-    for task, frames in records.items():
-        (out / "collected").mkdir(exist_ok=True)
-        written[task] = _write(out / "collected" / f"{task}.parquet", pd.concat(frames, ignore_index=True))
+            table = run.records.rename(columns={name: f"query_{name}" for name in head})
+            records.setdefault(run.config.task["name"], []).append(table.assign(**head))
+    with held(out / ".collect.lock", wait=True):  # two sweeps that end together add to one table
+        written = {"sweep": _add(out, "sweep.parquet", pd.DataFrame(rows))}
+        for task, frames in records.items():
+            (out / "collected").mkdir(exist_ok=True)
+            written[task] = _add(out, f"collected/{task}.parquet", pd.concat(frames, ignore_index=True))
     return written
 
 
@@ -54,6 +57,21 @@ def kept_choice(sweep: Sweep, out: str | Path) -> tuple[str, ...] | None:
     results = {name: load_run(folder).result for name, folder in folders.items() if is_finished(folder)}
     chosen = (run.run_id for run in sweep.chosen(results))
     return tuple(name for name in chosen if results.get(name, {}).get("test") is not None)
+
+
+def _add(out: Path, name: str, table: pd.DataFrame) -> Path:
+    """Write `table` to `name` below `out` with the rows that another sweep's runs have there."""
+    path = out / name
+    if path.exists():
+        try:
+            before = pd.read_parquet(path)
+            others = before[~before["run_id"].isin(set(table["run_id"]))]
+        except (OSError, ValueError, KeyError) as error:
+            raise BadRequest(f"{path}: not a table of runs; remove it and run again with --collect") from error
+        others = others[[is_finished(out / run) for run in others["run_id"]]]
+        if len(others):
+            table = pd.concat([others, table], ignore_index=True)
+    return _write(path, table)
 
 
 def _write(path: Path, table: pd.DataFrame) -> Path:

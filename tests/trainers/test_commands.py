@@ -1,6 +1,7 @@
 """`mnemolab train` and `mnemolab sweep` as a user types them, in this process."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -197,8 +198,39 @@ def test_sweep_then_collect(sweep_file, tmp_path, capsys, monkeypatch):
         str(out / "collected/key_overwrite.parquet"),
     ]
     assert len(pd.read_parquet(out / "sweep.parquet")) == 2
+    # another sweep in the same folder adds its rows, and a run that was removed takes its own along
+    other = yaml.safe_load(sweep_file.read_text(encoding="utf-8"))
+    other["grid"] = {"seed": [0, 1], "optimiser.learning_rate": [0.1]}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other), encoding="utf-8")
+    assert main(["sweep", str(tmp_path / "other.yaml"), "--out", str(out), "--workers", "1"]) == 0
+    table = pd.read_parquet(out / "sweep.parquet")
+    assert sorted(table["seed"]) == [0, 0, 1] and table["run_id"].is_unique
+    records = pd.read_parquet(out / "collected/key_overwrite.parquet")
+    assert records.groupby("run_id").size().nunique() == 1 and set(records["run_id"]) == set(table["run_id"])
+    shutil.rmtree(out / table.set_index("seed")["run_id"][1])
+    assert main(["sweep", str(sweep_file), "--out", str(out), "--collect"]) == 0
+    assert list(pd.read_parquet(out / "sweep.parquet")["seed"]) == [0, 0]
+    (out / "sweep.parquet").write_bytes(b"")
+    assert main(["sweep", str(sweep_file), "--out", str(out), "--collect"]) == 2
+    assert "sweep.parquet: not a table of runs; remove it" in capsys.readouterr().err
+    (out / "sweep.parquet").unlink()
     assert main(["sweep", str(sweep_file), "--out", str(out), "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left"] == 0
+
+
+def test_collected_tables_load_in_duckdb(sweep_file, tmp_path, monkeypatch):
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.setitem(ENGINES, "local", Inline)
+    assert main(["sweep", str(sweep_file), "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
+    runs, records = (tmp_path / "out" / name for name in ("sweep.parquet", "collected/key_overwrite.parquet"))
+    accuracy = duckdb.sql(f"select run_id, \"result.test.accuracy\" from '{runs}' order by run_id").fetchall()
+    counted = duckdb.sql(
+        f"select run_id, avg(correct::int) from '{records}' group by run_id order by run_id"
+    ).fetchall()
+    assert [run for run, _ in accuracy] == [run for run, _ in counted] and len(accuracy) == 2
+    assert [share for _, share in accuracy] == pytest.approx([share for _, share in counted])
+    ((longest,),) = duckdb.sql(f"select max(len(stale)) from '{records}'").fetchall()
+    assert longest >= 1
 
 
 @pytest.mark.parametrize(
