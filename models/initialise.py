@@ -7,6 +7,7 @@ from torch import nn
 
 from mnemolab.models.channels.moe import Experts
 from mnemolab.models.config import ModelConfig
+from mnemolab.models.fused import Fused
 from mnemolab.models.outward import Outward
 
 __all__ = ["initialise"]
@@ -20,7 +21,8 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
     embeddings N(0, 1 / sqrt(D)), so that tied logits start with unit variance (0.02 cost linear attention at width 64 some
     300 steps of plateau on key_overwrite).
     normal: N(0, init_std) (GPT-2; the released Kimi K3 files; fla). uniform: torch's U(-1/sqrt(fan_in), 1/sqrt(fan_in))
-    (Mamba-2 and the original linear attention). xavier: U with gain 2^-2.5 (Gated DeltaNet-2, official code).
+    (Mamba-2 and the original linear attention). xavier: U with gain 2^-2.5 (Gated DeltaNet-2, official code), of each matrix
+    of a fused one for itself.
     With `residual_init`, matrices that write to the residual stream are divided by sqrt(2 depth) (GPT-2). Biases are 0.
     """
     shrink = 1 / math.sqrt(2 * config.depth) if config.residual_init else 1.0
@@ -28,22 +30,24 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
         if isinstance(module, nn.Embedding):
             module.weight.normal_(0.0, config.std)
         elif isinstance(module, nn.Linear):
-            _fill(module.weight, module.in_features, config)
+            _fill(module.weight, module.in_features, config, module.parts if isinstance(module, Fused) else ())
             if isinstance(module, Outward):
                 module.weight.mul_(shrink)
             if module.bias is not None:
                 module.bias.zero_()
         elif isinstance(module, Experts):
-            _fill(module.inward, module.inward.shape[2], config)
+            _fill(module.inward, module.inward.shape[2], config, 2 * (module.inward.shape[1] // 2,))
             _fill(module.outward, module.outward.shape[1], config)
             module.outward.mul_(shrink)
 
 
-def _fill(weight: torch.Tensor, fan_in: int, config: ModelConfig) -> None:
+def _fill(weight: torch.Tensor, fan_in: int, config: ModelConfig, parts: tuple[int, ...] = ()) -> None:
+    """`parts` are the outputs of the matrices fused along the last axis but one; only Xavier looks at outputs."""
     if config.init == "uniform":
         weight.uniform_(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
     elif config.init == "xavier":
-        bound = 2**-2.5 * math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))
-        weight.uniform_(-bound, bound)
+        for matrix in weight.split(parts or (weight.shape[-2],), -2):
+            bound = 2**-2.5 * math.sqrt(6 / (matrix.shape[-2] + matrix.shape[-1]))
+            matrix.uniform_(-bound, bound)
     else:
         weight.normal_(0.0, config.std if config.init == "normal" else 0.02 * math.sqrt(768 / fan_in))

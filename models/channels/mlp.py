@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mnemolab.kernels.neighbours.situ import situ_glu
+from mnemolab.models.fused import Fused
 from mnemolab.models.outward import Outward
 
 __all__ = ["GLU", "MLP", "glu"]
@@ -29,7 +30,7 @@ class GLU(nn.Module):
     def __init__(self, width: int, hidden: int, activation: str, bias: bool = False):
         super().__init__()
         self.activation = activation
-        self.inward = nn.Linear(width, 2 * hidden, bias=bias)
+        self.inward = Fused(width, (hidden, hidden), bias=bias)
         self.outward = Outward(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.norms import rms_norm_gated
 from mnemolab.kernels.operands import MAX_CHANNELS
 from mnemolab.models.config import HeadsConfig, ModelConfig
+from mnemolab.models.fused import Fused
 from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.norms import RMSNorm
 from mnemolab.models.outward import Outward
@@ -51,7 +52,7 @@ class HeadsMixer(Mixer):
         rank = model.head_dim if config.gate_rank < 0 else config.gate_rank
         gate = 0 if config.gate == "none" else rank or self.inner
         self.sizes = [keys, keys, self.inner]
-        self.inward = nn.Linear(self.width, sum(self.sizes) + gate, bias=config.bias)
+        self.inward = Fused(self.width, [*self.sizes, gate], bias=config.bias)
         self.gate_up = nn.Linear(rank, self.inner, bias=config.gate_bias) if gate and rank else None
         # SiLU on q, k and v at once, or left to `feature` and `feature_value`
         self.activation = self.convolved_activation()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
 from mnemolab.models.config import LatentConfig, ModelConfig
+from mnemolab.models.fused import Fused
 from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.mixers.softmax import causal_attention
 from mnemolab.models.norms import RMSNorm
@@ -42,7 +43,7 @@ class LatentMixer(Mixer):
         query_rank = config.query_rank or max(1, min(12 * model.head_dim, model.width // 2))
         first = query_rank if config.low_rank_query else queries
         self.sizes = (first, self.rank, self.shared, inner if config.latent_gate else 0)
-        self.inward = nn.Linear(model.width, sum(self.sizes), bias=False)
+        self.inward = Fused(model.width, self.sizes)
         self.query_norm = RMSNorm(query_rank, LATENT_EPS) if config.low_rank_query else None
         self.query_up = nn.Linear(query_rank, queries, bias=False) if config.low_rank_query else None
         self.latent_norm = RMSNorm(self.rank, LATENT_EPS)

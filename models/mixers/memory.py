@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mnemolab.kernels import memory_scan, memory_step
 from mnemolab.kernels.neighbours.norms import l2_norm
 from mnemolab.models.config import MemoryConfig, ModelConfig
+from mnemolab.models.fused import Fused
 from mnemolab.models.mixers.gates import DecayGate, FixedDecay
 from mnemolab.models.mixers.heads import HeadsMixer
 
@@ -50,8 +51,8 @@ class MemoryMixer(HeadsMixer):
             "erase": {"delta": H, "channel_write": H, "decoupled": H * K, "channel_erase": H * K}.get(config.write, 0),
             "write": {"channel_erase": H, "decoupled": H * V, "channel_write": H * V}.get(config.write, 0),
         }
-        total = sum(self.control_sizes.values())
-        self.control = nn.Linear(self.width, total, bias=False) if total else None
+        parts = self.control_sizes.values()
+        self.control = Fused(self.width, parts) if any(parts) else None
         self.decay_up = nn.Linear(rank, H * K, bias=False) if config.decay == "channel" else None
         self.decay: DecayGate | FixedDecay | None = None
         if config.decay == "fixed":

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from mnemolab.models import make_model
+from mnemolab.models import STAGES, make_model
+from mnemolab.models.fused import Fused
 from mnemolab.models.mixers.gates import BOUND, DecayGate, FixedDecay
+from mnemolab.models.outward import Outward
 from tests.models.stages import SIZES, small, tokens
 
 
@@ -135,3 +137,55 @@ def test_beta_reaches_its_maximum_and_only_the_erase_gate_of_two_is_doubled():
     assert delta["erase"].max() > 1.5 and torch.equal(delta["erase"], delta["write"])
     two = small("gated_deltanet2", beta_max=2.0, noise=3.0).traces(inputs)[0]
     assert two["erase"].max() > 1.5 and two["write"].max() <= 1.0
+
+
+def matrices_of_the_start(model) -> dict[str, torch.Tensor]:
+    """Every matrix that its paper has as one, by name, of a published Gated DeltaNet-2's first layer."""
+    mixer, channel = model.layers[0].mixer, model.layers[0].channel
+    inner, rank = mixer.inner, model.config.head_dim
+    found = dict(zip(("q", "k", "v", "gate_down"), mixer.inward.weight.split((inner, inner, inner, rank)), strict=True))
+    found |= dict(zip(("decay_down", "erase", "write"), mixer.control.weight.split((rank, inner, inner)), strict=True))
+    found |= dict(zip(("glu_gate", "glu_up"), channel.inward.weight.chunk(2), strict=True))
+    found |= {"decay_up": mixer.decay_up.weight, "gate_up": mixer.gate_up.weight, "o": mixer.outward.weight}
+    return found | {"glu_out": channel.outward.weight}
+
+
+def test_each_matrix_of_a_fused_one_has_its_own_xavier_bound():
+    torch.manual_seed(0)
+    model: Any = make_model("gated_deltanet2", recipe="published", vocab_size=300, width=128, heads=4)
+    for name, matrix in matrices_of_the_start(model).items():
+        bound = 2**-2.5 * (6 / sum(matrix.shape)) ** 0.5
+        assert matrix.abs().max().item() == pytest.approx(bound, rel=0.01), name
+    assert not model.layers[0].mixer.gate_up.bias.any()
+
+
+@pytest.mark.parametrize("mlp", ("moe", "latent_moe"))
+def test_each_expert_s_matrices_have_their_own_xavier_bound(mlp):
+    torch.manual_seed(0)
+    model: Any = make_model("gated_deltanet2", recipe="published", vocab_size=9, width=96, mlp=mlp)
+    experts = model.layers[1].channel.experts
+    for matrix in (*experts.inward[0].chunk(2), experts.outward[0]):
+        bound = 2**-2.5 * (6 / sum(matrix.shape)) ** 0.5
+        assert matrix.abs().max().item() == pytest.approx(bound, rel=0.01)
+
+
+@pytest.mark.parametrize("name", [name for name in STAGES if name != "gated_deltanet2"])
+def test_other_published_starts_do_not_depend_on_what_is_fused(name):
+    """N(0, 0.02), or torch's uniform by inputs alone: the same for a matrix and for each of its parts."""
+    torch.manual_seed(0)
+    model: Any = make_model(name, recipe="published", vocab_size=9, width=96, heads=4, depth=4)
+    uniform = model.config.init == "uniform"
+    assert uniform == (name in ("rnn", "lstm", "gru", "linear_attention", "mamba2"))
+    spread = model.config.depth * 2 if model.config.residual_init else 1
+    assert (spread > 1) == (name in ("gpt2", "mamba2"))
+    seen = 0
+    for module in model.modules():
+        if type(module) is Fused:
+            for matrix in (m for m in module.weight.split(module.parts) if m.numel() > 500):
+                wanted = 1 / (3 * module.in_features) ** 0.5 if uniform else 0.02
+                assert matrix.std().item() == pytest.approx(wanted, rel=0.1)
+                seen += 1
+        if type(module) is Outward:
+            wanted = 1 / (3 * module.in_features) ** 0.5 if uniform else 0.02
+            assert module.weight.std().item() == pytest.approx(wanted / spread**0.5, rel=0.1)
+    assert seen >= (0 if name in ("rnn", "lstm", "gru") else 5)
