@@ -7,10 +7,12 @@ from mnemolab.registry import Entry, Registry, lazy_exports
 if TYPE_CHECKING:
     from mnemolab.kernels.neighbours.attention_residual import attention_residual as attention_residual
     from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy as scored_cross_entropy
+    from mnemolab.kernels.neighbours.norms import add_rms_norm as add_rms_norm
     from mnemolab.kernels.neighbours.norms import l2_norm as l2_norm
     from mnemolab.kernels.neighbours.norms import rms_norm_gated as rms_norm_gated
     from mnemolab.kernels.neighbours.short_conv import short_conv as short_conv
     from mnemolab.kernels.neighbours.short_conv import short_conv_step as short_conv_step
+    from mnemolab.kernels.neighbours.situ import glu as glu
     from mnemolab.kernels.neighbours.situ import situ_glu as situ_glu
     from mnemolab.kernels.scan import explain_backend as explain_backend
     from mnemolab.kernels.scan import memory_scan as memory_scan
@@ -28,6 +30,12 @@ KERNELS = Registry(
         ),
         "l2_norm": Entry("mnemolab.kernels.neighbours.norms:l2_norm", "unit keys and queries"),
         "rms_norm_gated": Entry("mnemolab.kernels.neighbours.norms:rms_norm_gated", "RMSNorm with an output gate"),
+        "add_rms_norm": Entry(
+            "mnemolab.kernels.neighbours.norms:add_rms_norm", "a step of the residual stream and its RMSNorm"
+        ),
+        "glu": Entry(
+            "mnemolab.kernels.neighbours.situ:glu", "SwiGLU, or SiTU-GLU, of one projection for both branches"
+        ),
         "situ_glu": Entry("mnemolab.kernels.neighbours.situ:situ_glu", "the gated unit of Kimi K3"),
         "attention_residual": Entry(
             "mnemolab.kernels.neighbours.attention_residual:attention_residual", "softmax mix of earlier blocks"
@@ -41,8 +49,10 @@ KERNELS = Registry(
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "add_rms_norm": "neighbours.norms",
         "attention_residual": "neighbours.attention_residual",
         "explain_backend": "scan",
+        "glu": "neighbours.situ",
         "l2_norm": "neighbours.norms",
         "memory_scan": "scan",
         "memory_step": "scan",

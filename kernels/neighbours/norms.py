@@ -1,13 +1,13 @@
-"""L2 norm of keys and queries, and the RMS norm with an output gate that follows the memory's read."""
+"""L2 norm of keys and queries, RMS norm of the residual stream, and RMS norm with an output gate behind the memory's read."""
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import rms_norm, silu
 
 from mnemolab.errors import BadRequest, unknown
 from mnemolab.kernels.neighbours.dispatch import check_floating, fused
 
-__all__ = ["l2_norm", "rms_norm_gated"]
+__all__ = ["add_rms_norm", "l2_norm", "rms_norm_gated"]
 
 _GATES = {"silu": silu, "sigmoid": torch.sigmoid, "none": lambda gate: gate}
 
@@ -59,3 +59,26 @@ def rms_norm_gated(
     if opening is not None and not gate_first:
         y = y * opening
     return y.to(x.dtype)
+
+
+def add_rms_norm(
+    h: Tensor, y: Tensor | None, weight: Tensor, *, eps: float = 1e-5, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """One step of a residual stream and what the next sub-layer reads: (h + y, weight * rms(h + y)).
+
+    h (...,D); y None (nothing to add) or of h's shape; weight (D). The sum has the promoted dtype of h and y, the norm
+    `dtype` (None: that of the sum). The mean square runs in float32 at least. Raises BadRequest for shapes.
+    """
+    check_floating(h=h, y=y, weight=weight)
+    if y is not None and y.shape != h.shape:
+        raise BadRequest(f"y has shape {tuple(y.shape)}; it must be that of h, {tuple(h.shape)}")
+    if tuple(weight.shape) != (h.shape[-1],):
+        raise BadRequest(f"weight has shape {tuple(weight.shape)}; it must be ({h.shape[-1]},)")
+    total = h.dtype if y is None else torch.promote_types(h.dtype, y.dtype)
+    dtype = dtype or total
+    if total == h.dtype and fused(h, y, weight) and dtype != torch.float64:
+        from mnemolab.kernels.triton import add_norm
+
+        return add_norm.add_rms_norm(h, y, weight, eps, dtype)
+    h = h if y is None else h + y
+    return h, rms_norm(h, weight.shape, weight.to(h.dtype), eps).to(dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.triton.table import padded
 
-__all__ = ["l2_norm", "rms_norm_gated"]
+__all__ = ["PROGRAMS", "l2_norm", "rms_norm_gated", "rows_of"]
 
 ACTIVATIONS = {"none": 0, "silu": 1, "sigmoid": 2}
 # programs that share the rows of a backward pass, each with one partial sum of the weight's gradient
@@ -96,7 +96,7 @@ def backward_kernel(
         tl.store(dw_ptr + pid.to(tl.int64) * D + d, dw, mask=d < D)
 
 
-def _rows(D: int) -> tuple[int, int]:
+def rows_of(D: int) -> tuple[int, int]:
     """The padded width and how many rows fill a tile of about 4096 elements."""
     BD = padded(D)
     return BD, max(1, min(64, 4096 // BD))
@@ -110,7 +110,7 @@ class _RmsNormGated(torch.autograd.Function):
         x = x.contiguous()
         gate = None if gate is None else gate.contiguous()
         D = x.shape[-1]
-        BD, R = _rows(D)
+        BD, R = rows_of(D)
         y, N = torch.empty_like(x), x.numel() // D
         forward_kernel[(-(-N // R),)](
             x, gate, weight, y, N, eps, D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, num_warps=4
@@ -125,7 +125,7 @@ class _RmsNormGated(torch.autograd.Function):
         x, gate, weight = ctx.saved_tensors
         eps, act, gate_first = ctx.options
         D = x.shape[-1]
-        BD, R = _rows(D)
+        BD, R = rows_of(D)
         N = x.numel() // D
         programs = min(PROGRAMS, -(-N // R))
         dx, dgate = torch.empty_like(x), None if gate is None else torch.empty_like(gate)
@@ -173,7 +173,7 @@ class _L2Norm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
         x = x.contiguous()
         D = x.shape[-1]
-        BD, R = _rows(D)
+        BD, R = rows_of(D)
         y, N = torch.empty_like(x), x.numel() // D
         l2_forward_kernel[(-(-N // R),)](x, y, N, eps, D=D, BD=BD, R=R, num_warps=4)
         ctx.save_for_backward(x)
@@ -185,7 +185,7 @@ class _L2Norm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         D = x.shape[-1]
-        BD, R = _rows(D)
+        BD, R = rows_of(D)
         dx, N = torch.empty_like(x), x.numel() // D
         l2_backward_kernel[(-(-N // R),)](x, dy.contiguous(), dx, N, ctx.eps, D=D, BD=BD, R=R, num_warps=4)
         return dx, None

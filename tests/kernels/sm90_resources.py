@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from mnemolab.kernels import memory_step
-from mnemolab.kernels.triton import attention_residual, backend, cross_entropy, norms, scan, short_conv, situ
+from mnemolab.kernels.triton import add_norm, attention_residual, backend, cross_entropy, norms, scan, short_conv, situ
 from mnemolab.kernels.triton.launch import miscompiled
 
 KINDS = {
@@ -113,6 +113,8 @@ def run_neighbours() -> None:
         norms.rms_norm_gated(x, g, row, 1e-5, "silu", False),
         norms.l2_norm(x, 1e-6),
         situ.situ_glu(x, g, 4.0, 25.0),
+        situ.glu(x, None, None),
+        add_norm.add_rms_norm(x.float(), g, row, 1e-5, torch.bfloat16)[1],
         attention_residual.attention_residual([x, g], row, row, 1e-5),
         cross_entropy.scored_cross_entropy(x, leaf(512, 128), torch.zeros(2, 64, dtype=torch.int64), None, -100),
     ):

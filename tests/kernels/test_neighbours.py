@@ -8,7 +8,9 @@ from torch.nn.functional import conv1d, cross_entropy, pad, silu
 
 from mnemolab.errors import BadRequest
 from mnemolab.kernels import (
+    add_rms_norm,
     attention_residual,
+    glu,
     l2_norm,
     rms_norm_gated,
     scored_cross_entropy,
@@ -270,3 +272,29 @@ def test_scored_cross_entropy_without_scored_positions_and_with_low_precision():
         scored_cross_entropy(hidden, weight, targets[:, :2])
     with pytest.raises(BadRequest, match=r"weight has shape \(5, 3\)"):
         scored_cross_entropy(hidden, weight[:, :3], targets)
+
+
+def test_glu_is_swiglu_and_with_bounds_situ_glu():
+    x = draw(2, 5, 14)
+    gate, up = x.chunk(2, -1)
+    torch.testing.assert_close(glu(x), torch.nn.functional.silu(gate) * up)
+    torch.testing.assert_close(glu(x, gate_bound=4.0, up_bound=25.0), situ_glu(gate, up))
+    for given, message in (({"x": x[..., :5]}, "even"), ({"x": x, "up_bound": -1.0}, "up_bound=-1.0")):
+        with pytest.raises(BadRequest, match=message):
+            glu(**given)
+
+
+def test_add_rms_norm_is_the_sum_and_its_norm():
+    h, y, w = draw(2, 5, 6), draw(2, 5, 6, seed=1), draw(6, seed=2)
+    total, x = add_rms_norm(h, y, w, eps=1e-3)
+    torch.testing.assert_close(total, h + y)
+    torch.testing.assert_close(x, w * total / (total.square().mean(-1, keepdim=True) + 1e-3).sqrt())
+    same, low = add_rms_norm(h, None, w, dtype=torch.bfloat16)
+    assert same is h and low.dtype == torch.bfloat16
+    assert add_rms_norm(h.bfloat16(), y.float(), w)[0].dtype == torch.float32
+    for change, message in (
+        ({"y": y[:1]}, r"y has shape \(1, 5, 6\)"),
+        ({"weight": w[:5]}, r"weight has shape \(5,\)"),
+    ):
+        with pytest.raises(BadRequest, match=message):
+            add_rms_norm(**({"h": h, "y": y, "weight": w} | change))

@@ -8,13 +8,15 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 
+from mnemolab.kernels import add_rms_norm as plain_add_norm
 from mnemolab.kernels import attention_residual as plain_residual
+from mnemolab.kernels import glu as plain_glu
 from mnemolab.kernels import l2_norm as plain_l2
 from mnemolab.kernels import rms_norm_gated as plain_rms
 from mnemolab.kernels import scored_cross_entropy as plain_loss
 from mnemolab.kernels import short_conv as plain_conv
 from mnemolab.kernels import situ_glu as plain_situ
-from mnemolab.kernels.triton import attention_residual, cross_entropy, norms, short_conv, situ
+from mnemolab.kernels.triton import add_norm, attention_residual, cross_entropy, norms, short_conv, situ
 
 # the interpreter's numpy warns where the machine quietly gives inf, as the formula wants
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
@@ -87,6 +89,50 @@ def test_situ_glu(bounds, scale):
         lambda g, u: plain_situ(g, u, gate_bound=bounds[0], up_bound=bounds[1]),
         [draw(3, 41, scale=scale), draw(3, 41, seed=1, scale=scale)],
     )
+
+
+@pytest.mark.parametrize("bounds", ((4.0, 25.0), (None, None)))
+@pytest.mark.parametrize("F", (1, 41, 300))
+def test_glu_of_one_tensor(bounds, F):
+    compare(
+        lambda x: situ.glu(x, *bounds),
+        lambda x: plain_glu(x, gate_bound=bounds[0], up_bound=bounds[1]),
+        [draw(3, 7, 2 * F)],
+    )
+
+
+@pytest.mark.parametrize("rows", (1, 3, 131))
+@pytest.mark.parametrize("added", (False, True))
+def test_add_rms_norm(rows, added):
+    tensors = [draw(rows, 18), draw(rows, 18, seed=1) if added else None, draw(18, seed=2)]
+    compare(
+        lambda h, y, w: add_norm.add_rms_norm(h, y, w, 1e-5, torch.float32),
+        lambda h, y, w: plain_add_norm(h, y, w),
+        tensors,
+    )
+    for which in (0, 1):  # the last norm's sum is not read again, and a sum's norm may not be
+        compare(
+            lambda h, y, w, which=which: add_norm.add_rms_norm(h, y, w, 1e-5, torch.float32)[which],
+            lambda h, y, w, which=which: plain_add_norm(h, y, w)[which],
+            tensors,
+        )
+
+
+def test_add_rms_norm_in_the_dtypes_of_mixed_precision():
+    """A float32 stream, a bfloat16 output to add, a bfloat16 norm: what the plain operations give under autocast."""
+    tensors = draw(37, 24).to(DEVICE), draw(37, 24, seed=1).bfloat16().to(DEVICE), draw(24, seed=2).to(DEVICE)
+    weights = draw(37, 24, seed=8).to(DEVICE), draw(37, 24, seed=9).bfloat16().to(DEVICE)
+    found, wanted = [], []
+    for results in (found, wanted):
+        h, y, w = (x.detach().clone().requires_grad_() for x in tensors)
+        if results is found:
+            outputs = add_norm.add_rms_norm(h, y, w, 1e-5, torch.bfloat16)
+        else:
+            outputs = plain_add_norm(h, y, w, dtype=torch.bfloat16)
+        results += [*outputs, *torch.autograd.grad(outputs, (h, y, w), weights)]
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, rtol=2**-6, atol=1e-4)
 
 
 @pytest.mark.parametrize("count", (1, 2, 5))
