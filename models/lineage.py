@@ -82,7 +82,7 @@ _PUBLISHED: dict[str, Recipe] = {
     ),
     # without decay or convolution nothing but positions tells the order
     "linear_attention": Recipe(
-        _paper_memory(conv=0, output_norm=False, gate="none", feature_map="elu1"),
+        _paper_memory(conv=0, output_norm=False, gate="none", feature_map="elu1", scale=1.0),
         {"positions": "learned", "init": "uniform", "residual_init": False},
     ),
     # the paper stacks mixers alone, which is mlp="none"

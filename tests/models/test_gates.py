@@ -99,6 +99,7 @@ def test_gates_start_as_published_after_construction_and_after_a_load(name, reci
         rate = torch.cat([gate.A_log for gate in gates]).exp()
         dt = torch.nn.functional.softplus(torch.cat([gate.dt_bias for gate in gates]))
         assert rate.isfinite().all() and rate.min() >= low * 0.999 and rate.max() <= high * 1.001
+        assert low or rate.min() < 1.0
         if high > low:
             assert rate.mean().item() == pytest.approx((low + high) / 2, rel=0.2)
         assert dt.min() > 0.99e-3 and dt.max() < 1.01e-1 and dt.log().std() > 1.0
