@@ -36,7 +36,7 @@ class AssociativeRecall(Task):
     """
 
     name: ClassVar[str] = "associative_recall"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("pairs", "lag_writes", "lag_tokens", "fan", "neighbours", "spacing", "load")
     conditions: ClassVar[tuple[str, ...]] = ("known", "unknown")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mnemolab.errors import BadRequest
 from mnemolab.tasks.random import Random
-from mnemolab.tasks.splits import CONTENT_BITS, LEAST_BITS, belongs
+from mnemolab.tasks.splits import CONTENT_BITS, LEAST_BITS, belongs, content
 from mnemolab.tasks.vocabulary import Vocabulary
 
 __all__ = ["QUERY_COLUMNS", "SPLITS", "Batch", "Split", "Task", "join"]
@@ -21,7 +21,7 @@ __all__ = ["QUERY_COLUMNS", "SPLITS", "Batch", "Split", "Task", "join"]
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
-_TRIES = 8  # candidates a round, where a hash of the content names the split
+_TRIES = 512  # candidates a round at least, where a hash of the content names the split: few examples try many at once
 
 # Columns that every task's query table has, all int64 of shape (B,Q), with -1 in unused slots. Beside them is `stale` (B,Q,M).
 QUERY_COLUMNS = {
@@ -92,7 +92,7 @@ class Task(ABC):
 
     @property
     def bits(self) -> float:
-        """log2 of a lower bound on the number of different examples; small spaces are split by content."""
+        """log2 of a lower bound on the number of different contents (filler does not count); small spaces are split by it."""
         return math.inf
 
     @property
@@ -101,9 +101,9 @@ class Task(ABC):
         return self.bits
 
     def signature(self, batch: Batch) -> Tensor:
-        """(B, ...) int64, the part of an example that names its split where the space is small: a function of its tokens
-        that the examples of a group share."""
-        return batch.inputs
+        """(B,N) int64, the part of an example that names its split where the space is small: a function of its content
+        (tokens that are not filler, in order) that the examples of a group share; by default all of the content."""
+        return content(batch.inputs, self.vocabulary)
 
     def draw(self, random: Random) -> Batch:
         """The examples of `random`, made with its numbers alone and on its device."""
@@ -121,9 +121,9 @@ class Task(ABC):
         self.check_split(split)
         indices = indices.to(device=device, dtype=torch.int64)
         by_content = self.bits < CONTENT_BITS
-        if by_content and self.signature_bits < LEAST_BITS:
+        if by_content and round(self.signature_bits, 6) < LEAST_BITS:
             raise BadRequest(
-                f"{self.name}: about 2**{max(0, self.signature_bits):.0f} different examples, too few to share among three "
+                f"{self.name}: about 2**{max(0, self.signature_bits):.1f} different contents, too few to share among three "
                 f"splits (least 2**{LEAST_BITS}); raise the vocabulary or the number of items"
             )
         if indices.device.type != "cpu" or len(indices) <= self._chunk:
@@ -137,30 +137,31 @@ class Task(ABC):
 
     def _draw(self, indices: Tensor, split: Split, seed: int, by_content: bool) -> Batch:
         batch = self.draw(Random(self.name, split, seed, indices, group=self.group))
-        attempt = 0
-        while by_content:
-            wrong = (~belongs(self.signature(batch), split)).nonzero()[:, 0]
-            if not len(wrong):
-                break
-            # several candidates at once, of which the first that belongs is taken; with none, the last is wrong again
-            tries = torch.arange(attempt + 1, attempt + 1 + _TRIES, device=indices.device)
-            attempt += _TRIES
-            numbers = Random(
-                self.name,
-                split,
-                seed,
-                indices[wrong].repeat_interleave(_TRIES),
-                tries.repeat(len(wrong)),
-                self.group,
-            )
-            others = self.draw(numbers)
-            right = belongs(self.signature(others), split).view(-1, _TRIES).long()
-            first = torch.where(right.any(1), right.argmax(1), _TRIES - 1)
-            first = first + torch.arange(len(wrong), device=indices.device) * _TRIES
-            batch.inputs[wrong], batch.targets[wrong] = others.inputs[first], others.targets[first]
+        if not by_content:
+            return batch
+        wrong = (~belongs(self.signature(batch), split)).nonzero()[:, 0]
+        if len(wrong):
+            redrawn = indices[wrong]
+            accepted = self._accepted(redrawn, split, seed)
+            others = self.draw(Random(self.name, split, seed, redrawn, accepted, self.group))
+            batch.inputs[wrong], batch.targets[wrong] = others.inputs, others.targets
             for name, column in batch.queries.items():
-                column[wrong] = others.queries[name][first]
+                column[wrong] = others.queries[name]
         return batch
+
+    def _accepted(self, indices: Tensor, split: Split, seed: int) -> Tensor:
+        """(B,) the first attempt after 0 whose content belongs to the split; the answer does not depend on the batch."""
+        found, left, attempt = torch.zeros_like(indices), torch.arange(len(indices), device=indices.device), 0
+        while len(left):
+            tries = max(1, _TRIES // len(left))
+            numbers = torch.arange(attempt + 1, attempt + 1 + tries, device=indices.device).repeat(len(left))
+            again = indices[left].repeat_interleave(tries)
+            candidates = self.draw(Random(self.name, split, seed, again, numbers, self.group, bare=True))
+            right = belongs(self.signature(candidates), split).view(-1, tries)
+            found[left] = torch.where(right.any(1), attempt + 1 + right.long().argmax(1), 0)
+            attempt += tries
+            left = left[found[left] == 0]
+        return found
 
     @abstractmethod
     def solve(self, inputs: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, room, take
 from mnemolab.tasks.random import Random
+from mnemolab.tasks.splits import content
 from mnemolab.tasks.vocabulary import Vocabulary
 
 __all__ = ["DirectedForgetting"]
@@ -33,7 +34,7 @@ class DirectedForgetting(Task):
     """
 
     name: ClassVar[str] = "directed_forgetting"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("pairs", "block", "condition", "lag_writes", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("keep", "forget")
 
@@ -85,7 +86,7 @@ class DirectedForgetting(Task):
 
     def signature(self, batch: Batch) -> Tensor:
         """The context, whatever its cue."""
-        context = batch.inputs[:, : self.length - 2 * self.pairs]
+        context = content(batch.inputs[:, : self.length - 2 * self.pairs], self.vocabulary)
         forget, keep = self.vocabulary.token("forget"), self.vocabulary.token("keep")
         return torch.where(context == forget, keep, context)
 

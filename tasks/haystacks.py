@@ -47,6 +47,8 @@ def _chain(size: int, device: torch.device) -> Tensor:
 def haystack(random: Random, kind: str, count: int, size: int, path: str = "") -> Tensor:
     """(B,N) tokens 0 .. size - 1 (bytes for "file"). noise: one sentence of `size` tokens over and over; random: uniform;
     markov: a fixed chain with 8 successors a token, the r-th with weight 1 / r; file: a window of the text."""
+    if random.bare:
+        return torch.zeros(len(random), count, dtype=torch.int64, device=random.device)
     place = torch.arange(count, device=random.device)
     if kind == "noise":
         return (random.below("phase", 1, bound=size) + place) % size

@@ -23,6 +23,8 @@ def take(table: Tensor, index: Tensor) -> Tensor:
 
 def filler(random: Random, length: int, vocabulary: Vocabulary) -> Tensor:
     """(B,T) random filler tokens, to be written over."""
+    if random.bare:
+        return torch.full((len(random), length), vocabulary.filler.start, dtype=torch.int64, device=random.device)
     return random.noise("filler", length, len(vocabulary.filler)) + vocabulary.filler.start
 
 
@@ -32,7 +34,7 @@ def room(random: Random, items: int, spare: int) -> Tensor:
     The filler after the last item is uniform on 0 .. spare, so that the lag in tokens varies apart from the lag in writes;
     the rest falls before items picked at random.
     """
-    if not spare or not items:
+    if not spare or not items or random.bare:
         return torch.zeros(len(random), items, dtype=torch.int64, device=random.device)
     trailing = random.below("trailing filler", 1, bound=spare + 1)
     before = random.below("filler places", spare, bound=items)

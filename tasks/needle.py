@@ -3,7 +3,6 @@
 B batch, T time, P needles, A asked needles, C value tokens, Q = A * C scored positions.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -36,7 +35,7 @@ class Needle(Task):
     """
 
     name: ClassVar[str] = "needle"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("length", "depth", "keys", "values", "queries", "haystack", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("single", "multi_key", "multi_value", "multi_query")
 
@@ -106,10 +105,9 @@ class Needle(Task):
 
     @property
     def bits(self) -> float:
+        # the haystack is filler: needles and queries are the content
         values = log2_arrangements(self.value_vocabulary, self._planted * self.value_tokens)
-        # random tokens are as many as they can be; a step of the Markov chain has 2.6 bits
-        hay = {"random": math.log2(self.filler_vocabulary), "markov": 2.0}.get(self.haystack, 0.0) * (self._hay - 1)
-        return hay + values + log2_arrangements(self.key_vocabulary, self.keys)
+        return values + log2_arrangements(self.key_vocabulary, self.keys)
 
     def draw(self, random: Random) -> Batch:
         vocabulary, planted, device = self.vocabulary, self._planted, random.device

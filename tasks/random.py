@@ -92,9 +92,20 @@ class Random:
     Every method names its `stream`: two names are two independent sequences, one name gives the same numbers again.
     """
 
-    def __init__(self, salt: str, split: str, seed: int, indices: Tensor, attempt: int | Tensor = 0, group: int = 1):
+    def __init__(
+        self,
+        salt: str,
+        split: str,
+        seed: int,
+        indices: Tensor,
+        attempt: int | Tensor = 0,
+        group: int = 1,
+        bare: bool = False,
+    ):
         """`attempt` (a number, or one an example) gives other numbers to the same examples. `group` consecutive indices
-        share their numbers and differ in `twin` (B,), 0 to group - 1: paired conditions."""
+        share their numbers and differ in `twin` (B,), 0 to group - 1: paired conditions. `bare` asks for the content alone:
+        filler and where it stands may be anything, which saves time."""
+        self.bare = bare
         digest = blake2b(f"{salt}|{split}|{seed}".encode(), digest_size=8).digest()
         self._key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
         self.device = indices.device

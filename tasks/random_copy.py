@@ -37,7 +37,7 @@ class RandomCopy(Task):
     """
 
     name: ClassVar[str] = "random_copy"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("items", "alphabet", "mode", "string_length", "lag_tokens", "serial_position")
     conditions: ClassVar[tuple[str, ...]] = _MODES
 

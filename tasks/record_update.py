@@ -37,7 +37,7 @@ class RecordUpdate(Task):
     """
 
     name: ClassVar[str] = "record_update"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("entities", "updates", "attribute", "condition", "lag_writes", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("untouched", "updated", "previous", "compare")
 

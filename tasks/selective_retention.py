@@ -33,7 +33,7 @@ class SelectiveRetention(Task):
     """
 
     name: ClassVar[str] = "selective_retention"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("persistent", "volatile", "span", "condition", "lag_writes", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("persistent", "volatile")
 

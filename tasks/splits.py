@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-__all__ = ["CONTENT_BITS", "LEAST_BITS", "belongs", "content_hash"]
+from mnemolab.tasks.vocabulary import Vocabulary
+
+__all__ = ["CONTENT_BITS", "LEAST_BITS", "belongs", "content", "content_hash"]
 
 # Streams of 1e8 and 1e5 examples over 2**80 share one with probability 1e13 / 2**80 < 1e-11.
 CONTENT_BITS = 80
@@ -12,8 +14,17 @@ LEAST_BITS = 12
 _SHARES = {"train": range(12), "validation": range(12, 14), "test": range(14, 16)}  # sixteenths
 
 
+def content(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """(B,T) the tokens that say something, in order and without gaps, then -1: filler, and the bytes of a text, drop out."""
+    hay = vocabulary["bytes"] or vocabulary.filler
+    kept = (tokens < hay.start) | (tokens >= hay.stop)
+    place = torch.where(kept, kept.long().cumsum(1) - 1, tokens.shape[1])
+    front = tokens.new_full((tokens.shape[0], tokens.shape[1] + 1), -1)
+    return front.scatter_(1, place, torch.where(kept, tokens, -1))[:, :-1]
+
+
 def content_hash(tokens: Tensor) -> Tensor:
-    """(B,N) tokens to (B,) hashes of 63 bits: a sum with odd multipliers and a mix, in wrapping int64 on any device."""
+    """(B,N) tokens, -1 where there is none, to (B,) hashes of 63 bits: a sum with odd multipliers and a mix, in wrapping int64 on any device."""
     places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     multipliers = places * 0x5851F42D4C957F2D + 0x14057B7EF767814F | 1
     multipliers = (multipliers ^ (multipliers >> 29)) * 0x3C79AC492BA7B653 | 1

@@ -32,7 +32,7 @@ class Stack(Task):
     """
 
     name: ClassVar[str] = "stack"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("stacks", "depth", "height", "lag_writes", "lag_tokens", "load")
 
     length: int = setting(72, "tokens in a sequence", low=4, high=1 << 20)
