@@ -153,7 +153,9 @@ class RecordUpdate(Task):
         inputs.scatter_(1, position - 1, entity.gather(1, asked // kinds))
         if self._width == 3:
             inputs.scatter_(1, position - 2, ask)  # the special tokens are 0, 1, 2
-        stale = torch.where((own == target[..., None]) | compare[..., None], -1, own).sort(-1, descending=True).values
+        # the answer of a comparison is a verdict: all values of the key are other values
+        answered = (own == target[..., None]) & ~compare[..., None]
+        stale = torch.where(answered, -1, own).sort(-1, descending=True).values
         columns = {
             "position": position,
             "start": position - self._width + 1,

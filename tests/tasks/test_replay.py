@@ -47,7 +47,8 @@ def test_facts_of_a_record():
         own = [row[t] for t in written if row[t - 2 : t] == [query["key"], query["attribute"]]]
         kind = task.conditions[query["condition"]]
         if kind == "compare":
-            assert shown(query) == [] and query["version"] == len(own) - 1 and query["rivals"] == 2
+            # both values that are compared, and those before, are values that the key has or had
+            assert shown(query) == own[::-1] and query["version"] == len(own) - 1 and query["rivals"] == 2
             continue
         assert query["target"] == own[query["version"]]
         assert query["version"] == len(own) - (2 if kind == "previous" else 1)

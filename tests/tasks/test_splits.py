@@ -5,7 +5,6 @@ import torch
 
 from mnemolab.tasks import make_task
 from mnemolab.tasks.base import SPLITS
-
 from mnemolab.tasks.splits import content
 from mnemolab.tasks.vocabulary import Vocabulary
 
