@@ -61,6 +61,10 @@ class Grid:
         parts = []
         for name in (*by, "run_id"):
             codes, labels = codes_of(records[name])
+            if (codes < 0).any():
+                raise BadRequest(
+                    f"curve over {axis or 'all'}: {name} is missing in {(codes < 0).sum()} rows; leave them out"
+                )
             group = group * len(labels) + codes
             parts.append((name, labels))
         present = np.flatnonzero(np.bincount(group[use]))
@@ -82,8 +86,15 @@ class Grid:
             labels = [float(v) for v in x]
         else:
             cell, labels = codes_of(records[axis])
+            use = use & (cell >= 0)
+            if not use.any():
+                raise BadRequest(f"curve over {axis}: no query has a {axis}")
+            cell = np.maximum(cell, 0)
             x = np.arange(len(labels), dtype=float)
-        block = records["example"].to_numpy() % _BLOCKS
+        block, _ = codes_of(records["example"])
+        if (block < 0).any():
+            raise BadRequest(f"curve over {axis or 'all'}: example is missing in {(block < 0).sum()} rows")
+        block %= _BLOCKS  # of dense codes: numbers in strides must not fall into one block
         shape = (len(present), int(block.max()) + 1, len(x))
         at = (np.where(use, lookup[np.minimum(group, len(lookup) - 1)], 0) * shape[1] + block) * shape[2] + cell
         at[~use] = -1
@@ -129,14 +140,14 @@ def axis_bins(values: ArrayLike, bins: int | None = None) -> NDArray[np.int64]:
 
 
 def codes_of(column: pd.Series) -> tuple[NDArray[np.int64], list]:
-    """Integer codes and their labels, sorted for numbers, in category order for names."""
+    """Integer codes and their labels, sorted for numbers, in category order for names; -1 where the value is missing."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.cat.codes.to_numpy().astype(np.int64), list(column.cat.categories)
     values = column.to_numpy()
     if values.dtype.kind in "iub":
         plain, _ = _counted(values)
         return _find(plain, values), plain.tolist()
-    labels, codes = np.unique(values, return_inverse=True)
+    codes, labels = pd.factorize(column, sort=True)
     return codes.astype(np.int64), list(labels)
 
 

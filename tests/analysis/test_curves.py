@@ -137,3 +137,24 @@ def test_stale_new_ratio_is_the_odds():
     assert out["versions"].tolist() == [2, 3] and out["ratio"].tolist() == pytest.approx([0.25, 1])
     with pytest.raises(BadRequest, match="overwritten"):
         interference.stale_new_ratio(frame.assign(log_odds_stale=np.nan))
+
+
+def test_a_missing_category_falls_into_no_cell():
+    """NaN of a categorical has the code -1, which must not be read as the last category."""
+    frame = table(condition=pd.Categorical(["x", None, "z", None]), correct=[1, 0.5, 0, 0.5])
+    out = curve(frame, "condition")
+    assert dict(zip(out["condition"], out["mean"], strict=True)) == {"x": 1.0, "z": 0.0}
+    assert out["queries"].sum() == 2
+    with pytest.raises(BadRequest, match="condition is missing in 2 rows"):
+        curve(frame, None, by=["arm", "condition"])
+    mixed = frame.assign(condition=np.array(["x", np.nan, "z", np.nan], dtype=object))
+    assert curve(mixed, "condition")["queries"].sum() == 2
+
+
+def test_the_interval_does_not_depend_on_how_examples_are_numbered():
+    """Numbers in strides of 256 must not make one block of all sequences."""
+    right = np.random.default_rng(0).integers(0, 2, 2000)
+    plain = curve(table(correct=right, example=np.arange(2000)), None)
+    strided = curve(table(correct=right, example=np.arange(2000) * 256), None)
+    pd.testing.assert_frame_equal(plain, strided)
+    assert strided["high"].item() - strided["low"].item() > 0.03
