@@ -31,8 +31,18 @@ __all__ = [
     "tidy",
 ]
 
-# What every row of records and metrics says about its run. `arm` is what is compared: the stage and whatever else varies.
+# What every row of records and metrics says about its run. `arm` is what is compared: all of the config but the seed.
 RUN_COLUMNS = ("run_id", "task", "stage", "arm", "recipe", "seed", "depth", "width")
+
+# Where the fields of a config are, and whether they are named although others already tell the runs apart.
+_SETTINGS = (
+    ("model.", True),
+    ("task.", True),
+    ("optimiser.", False),
+    ("budget.", False),
+    ("precision", False),
+    ("scoring", False),
+)
 
 _Paths = str | Path | Iterable[str | Path]
 
@@ -79,14 +89,37 @@ def load_runs(paths: _Paths) -> pd.DataFrame:
     return runs
 
 
-def arms(runs: pd.DataFrame) -> pd.Series:
-    """The stage, with the model fields (and recipe) that vary within the table's stages: `kda, depth 2`."""
-    fields = [c for c in runs.columns if c.startswith("model.") and c != "model.name"]
-    texts = {c: runs[c].map(_text) for c in fields}
-    varying = [c for c in fields if runs.groupby("stage")["stage"].count().size and _varies(runs["stage"], texts[c])]
+def arms(runs: pd.DataFrame, apart: Iterable[str] = ()) -> pd.Series:
+    """What is compared: everything in a run's config but the seed, named by the stage and whatever varies beside it, as in
+    `kda, depth 2`. Runs of one arm and task differ by their seeds alone and are replicates.
+
+    A field is named where it varies among the runs of a stage and task: the model's and the task's own fields always, the
+    rest (learning rate, steps ...) unless those before it already tell the runs apart. `apart`: columns that are left out,
+    for curves along that very factor. A learning rate that was tried but not chosen is no reason to name the chosen one.
+    """
+    apart = tuple(apart)
+    every = _named(runs, apart)
+    read = runs["test.accuracy"].notna() if "test.accuracy" in runs else pd.Series(True, index=runs.index)
+    if read.all() or not read.any():
+        return every
+    # a candidate whose test stream was never read keeps its full name, unless it is a setting that was read with other seeds
+    short = dict(zip(zip(runs["task"][read], every[read], strict=True), _named(runs[read], apart), strict=True))
+    names = [short.get(key, key[1]) for key in zip(runs["task"], every, strict=True)]
+    return pd.Series(names, index=runs.index, dtype=object)
+
+
+def _named(runs: pd.DataFrame, apart: Iterable[str]) -> pd.Series:
+    left_out = {"model.name", "task.name", *apart}
     label = runs["stage"].astype(str)
-    for column in varying:
-        label = label + ", " + column.removeprefix("model.").replace("_", " ") + " " + texts[column]
+    for prefix, needed in _SETTINGS:
+        for column in (c for c in runs.columns if c.startswith(prefix) and c not in left_out):
+            text = runs[column].map(_text)
+            if prefix == "task.":  # a field that one task varies, and another lacks, is no part of the other's arms
+                groups = text.groupby([runs["task"], runs["stage"]], dropna=False).nunique()
+                tasks = set(groups[groups > 1].index.get_level_values(0))
+                label = label.where(~runs["task"].isin(tasks), label + _said(column, text))
+            elif _varies([runs["task"], runs["stage"]], text) and (needed or _varies([runs["task"], label], text)):
+                label = label + _said(column, text)
     return label
 
 
@@ -312,5 +345,10 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _varies(stage: pd.Series, text: pd.Series) -> bool:
-    return bool((text.groupby(stage).nunique() > 1).any())
+def _varies(within: list[pd.Series], text: pd.Series) -> bool:
+    """Whether `text` has several values among rows that agree in all of `within`."""
+    return bool((text.groupby(within, dropna=False).nunique() > 1).any())
+
+
+def _said(column: str, text: pd.Series) -> pd.Series:
+    return ", " + column.rpartition(".")[2].replace("_", " ") + " " + text

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
-from mnemolab.analysis.records import Study, find_runs, load_metrics, load_records, load_runs, require, tidy
+from mnemolab.analysis.records import Study, arms, find_runs, load_metrics, load_records, load_runs, require, tidy
 from mnemolab.errors import BadRequest
 
 
@@ -38,6 +39,49 @@ def test_arm_names_the_factors_that_vary_within_a_stage(tmp_path, write_run):
         write_run(tmp_path, "kda", 0, depth=depth)
     write_run(tmp_path, "gpt2", 0)
     assert sorted(load_runs(tmp_path)["arm"]) == ["gpt2, depth 1", "kda, depth 1", "kda, depth 2"]
+
+
+def change(run, **fields):
+    """Write fields (`optimiser.learning_rate` as optimiser__learning_rate) into a run's config."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    for name, value in fields.items():
+        room, _, field = name.partition("__")
+        config[room][field] = value
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def test_an_arm_is_everything_but_the_seed(tmp_path, write_run):
+    """Other task settings, learning rates or budgets are other arms, never replicates."""
+    for at, (length, rate) in enumerate(((64, 1e-3), (64, 1e-3), (128, 1e-3), (128, 1e-2))):
+        change(write_run(tmp_path, "kda", at), task__length=length, optimiser__learning_rate=rate)
+    runs = load_runs(tmp_path).set_index("seed")["arm"]
+    assert runs[0] == runs[1] == "kda, length 64, learning rate 0.001"
+    assert runs[2] == "kda, length 128, learning rate 0.001" and runs[3] == "kda, length 128, learning rate 0.01"
+    records = load_records(tmp_path)
+    assert records.groupby("arm", observed=True)["run_id"].nunique().max() == 2
+    apart = arms(load_runs(tmp_path), apart=["task.length"])
+    assert sorted(set(apart)) == ["kda, learning rate 0.001", "kda, learning rate 0.01"]
+
+
+def test_what_the_model_already_tells_is_not_said_twice(tmp_path, write_run):
+    """Each depth has the learning rate that validation chose for it; candidates that were not chosen are arms of their own."""
+    for depth, rate in ((1, 1e-3), (2, 1e-2)):
+        for seed in range(2):
+            change(write_run(tmp_path, "kda", seed, depth=depth), optimiser__learning_rate=rate)
+    lost = write_run(tmp_path, "kda", 9, depth=1)
+    change(lost, optimiser__learning_rate=0.1)
+    result = json.loads((lost / "result.json").read_text())
+    (lost / "result.json").write_text(json.dumps(result | {"test": {}}))
+    table = load_runs(tmp_path)
+    assert sorted(set(table["arm"][table["seed"] < 9])) == ["kda, depth 1", "kda, depth 2"]
+    assert table["arm"][table["seed"] == 9].tolist() == ["kda, depth 1, learning rate 0.1"]
+
+
+def test_a_field_of_one_task_does_not_name_the_arms_of_another(tmp_path, write_run):
+    for length in (64, 128):
+        change(write_run(tmp_path, "kda", length), task__length=length)
+    write_run(tmp_path, "kda", 0, task="other")
+    assert load_runs(tmp_path).set_index("task")["arm"]["other"] == "kda"
 
 
 def test_what_is_not_there_is_a_bad_request(tmp_path):
