@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mnemolab.analysis.cells import codes_of
-from mnemolab.analysis.indices import contrast, index, release, slope
+from mnemolab.analysis.cells import codes_of, curve
+from mnemolab.analysis.indices import contrast, index, matched_index, release, slope
+from mnemolab.analysis.matching import matched_slope
 from mnemolab.analysis.records import require
 from mnemolab.errors import BadRequest
 
@@ -51,20 +52,20 @@ def retroactive(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.D
 
 
 def load_interference(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
-    """Retroactive interference by other keys: keys bound once, by later writes, against the fewest later writes.
+    """Retroactive interference by other keys: keys bound once, by later writes, against the fewest later writes of the arm
+    at the same lag in tokens (the rest being filler).
 
     This is capacity: what other keys' writes cost a key that nobody rebinds. Columns as `indices.index` over `lag_writes`.
+    Refused where the lag in tokens follows from the lag in writes.
     """
-    require(records, ["lag_writes", "n_stale"], "interference by other keys")
+    require(records, ["lag_writes", "lag_tokens", "n_stale"], "interference by other keys")
     once = (records["n_stale"].to_numpy() == 0) & (records["lag_writes"].to_numpy() >= 0)
     if not once.any():
         raise BadRequest("interference by other keys: every key was rebound")
-    frame = _only(records, once, by, "lag_writes")
-    lag = frame["lag_writes"].to_numpy()
-    fewest = lag == lag.min()
-    if fewest.all():
+    frame = _only(records, once, by, "lag_writes", "lag_tokens")
+    if frame["lag_writes"].nunique() < 2:
         raise BadRequest("interference by other keys: the lag in writes does not vary")
-    return index(frame, ~fewest, fewest, "lag_writes", by, pooled_control=True, bins=12, seed=seed)
+    return matched_index(frame, "lag_writes", by, seed=seed)
 
 
 def version_slope(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
@@ -104,31 +105,55 @@ def release_from_interference(records: pd.DataFrame, by: By = ("arm",), seed: in
 def fan(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
     """Fan effect: slopes of accuracy and of the margin over other presented values on ln fan (ACT-R predicts -1 times a
     constant for the margin). Needs associative_recall with fan > 1. Columns of `indices.slope`, with `measure`."""
-    return _slopes(records, "fan", by, seed, log=True)
+    frame = _varied(records, "fan", by)
+    measures = _measures(frame)
+    parts = [slope(frame, "fan", value, by, seed=seed).assign(measure=name) for name, value in measures.items()]
+    return pd.concat(parts, ignore_index=True)
 
 
 def spacing(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
-    """Spacing effect: slopes on ln spacing of pairs that were written twice. Needs associative_recall with repeats > 0."""
-    return _slopes(records, "spacing", by, seed, log=True)
+    """Spacing effect: slopes on ln spacing of pairs that were written twice, among queries of the same lag since the second
+    writing. Needs associative_recall with repeats > 0. Columns of `matching.matched_slope`, with `measure`."""
+    frame = _varied(records, "spacing", by)
+    measures = _measures(frame)
+    parts = [matched_slope(frame, "spacing", v, by, seed=seed).assign(measure=name) for name, v in measures.items()]
+    return pd.concat(parts, ignore_index=True)
 
 
 def output_interference(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
-    """Slope of accuracy on the number of queries read before. Needs sequential scoring: forked queries do not write."""
-    require(records, ["query_index", "scoring"], "output interference")
+    """Slope of accuracy on the number of queries read before. Needs sequential scoring: forked queries do not write.
+
+    Where the records hold both scorings, of sequential minus forked correctness of the same query (`against` forked):
+    whatever else the place of a query brings, its lag from the write included, is the same in both. With sequential
+    records alone, among queries of the same lag in tokens (`against` lag). Columns `by`, slope, low, high (per query read),
+    change, change_low, change_high (sequential minus forked over queries with a query before them; NaN without forked
+    records), runs, against.
+    """
+    require(records, ["query_index", "scoring", "correct"], "output interference")
     read = (records["scoring"] == "sequential").to_numpy()
     if not read.any():
         raise BadRequest("output interference: these runs were scored forked; train with scoring=both or sequential")
-    frame = _only(records, read, by, "query_index")
-    return slope(frame, "query_index", by=by, log=False, seed=seed)
+    frame = _with_twins(records, read, by)
+    if frame is not None:
+        found = slope(frame, "query_index", "change", by, log=False, seed=seed)[[*by, "slope", "low", "high", "runs"]]
+        later = (frame["query_index"] > 0).to_numpy()
+        mean = curve(frame, None, "change", by, seed=seed, where=later)[[*by, "mean", "low", "high"]]
+        names = {"mean": "change", "low": "change_low", "high": "change_high"}
+        return found.merge(mean.rename(columns=names), on=list(by)).assign(against="forked")
+    alone = _only(records, read, by, "query_index", "lag_tokens")
+    found = matched_slope(alone, "query_index", by=by, log=False, seed=seed)
+    return found.assign(change=np.nan, change_low=np.nan, change_high=np.nan, against="lag")
 
 
 def serial_position(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
-    """Primacy and recency: accuracy of the first and of the last tenth of positions minus the middle three fifths.
+    """Primacy and recency: accuracy of the first and of the last tenth of positions minus the middle three fifths, among
+    queries of the same lag in tokens.
 
-    Columns `by`, part, difference, low, high, a (that part), b (the middle), runs. At full length lag and position are
-    complements; designs that vary the lag apart from the position tell them apart.
+    Columns `by`, part, difference, low, high, a (that part), b (the middle), runs. Refused where position and lag are
+    complements, as in forked scoring of lists of one length; loads that vary, or sequential scoring of queries in random
+    order, tell them apart. A part that shares no lag with the middle has no row.
     """
-    require(records, ["serial_position", "load"], "serial position")
+    require(records, ["serial_position", "load", "lag_tokens"], "serial position")
     load, at = records["load"].to_numpy(), records["serial_position"].to_numpy()
     place = (at / np.maximum(load - 1, 1)).astype(np.float32)
     known = at >= 0
@@ -139,7 +164,16 @@ def serial_position(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> 
             raise BadRequest(
                 f"serial position: no query falls into {name if middle.any() else 'the middle'}; vary positions"
             )
-        parts.append(contrast(records, chosen, middle, by=by, seed=seed).assign(part=name))
+        try:
+            found = contrast(records, chosen, middle, by=by, seed=seed, match="lag_tokens")
+        except BadRequest:
+            continue
+        parts.append(found.assign(part=name))
+    if not parts:
+        raise BadRequest(
+            "serial position: position and lag go together in these records, so their effects cannot be told apart; "
+            "vary the load, or score sequentially"
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -194,12 +228,27 @@ def _only(records: pd.DataFrame, rows: np.ndarray, by: By, *columns: str) -> pd.
     return records[have][rows]
 
 
-def _slopes(records: pd.DataFrame, axis: str, by: By, seed: int, log: bool) -> pd.DataFrame:
-    require(records, [axis], f"{axis} effect")
-    frame = _only(records, records[axis].to_numpy() > 0, by, axis, "log_odds_other")
+def _varied(records: pd.DataFrame, axis: str, by: By) -> pd.DataFrame:
+    """Queries that have `axis`, with the columns that its effect needs."""
+    require(records, [axis, "lag_tokens"], f"{axis} effect")
+    frame = _only(records, records[axis].to_numpy() > 0, by, axis, "lag_tokens", "log_odds_other")
     if frame.empty or frame[axis].nunique() < 2:
         raise BadRequest(f"{axis} effect: the records do not vary {axis}")
-    parts = [slope(frame, axis, by=by, log=log, seed=seed).assign(measure="accuracy")]
-    if "log_odds_other" in frame and frame["log_odds_other"].notna().any():
-        parts.append(slope(frame, axis, "log_odds_other", by, log=log, seed=seed).assign(measure="margin"))
-    return pd.concat(parts, ignore_index=True)
+    return frame
+
+
+def _measures(frame: pd.DataFrame) -> dict[str, str]:
+    margin = "log_odds_other" in frame and frame["log_odds_other"].notna().any()
+    return {"accuracy": "correct"} | ({"margin": "log_odds_other"} if margin else {})
+
+
+def _with_twins(records: pd.DataFrame, read: np.ndarray, by: By) -> pd.DataFrame | None:
+    """Sequential rows that have a forked twin, with `change` = correct - the twin's correct; None where there is none."""
+    if "query" not in records or not (~read).any():
+        return None
+    keys = ["run_id", "example", "query"]
+    forked = records.loc[(records["scoring"] == "forked").to_numpy(), [*keys, "correct"]]
+    pairs = _only(records, read, by, "query", "query_index").merge(forked, on=keys, suffixes=("", "_forked"))
+    if pairs.empty:
+        return None
+    return pairs.assign(change=pairs["correct"].astype(float) - pairs["correct_forked"].astype(float))

@@ -20,6 +20,7 @@ __all__ = [
     "iqm",
     "levels",
     "mean_interval",
+    "nan_mean",
     "performance_profile",
     "run_interval",
     "wilson",
@@ -107,11 +108,13 @@ def bootstrap_totals(
     confidence: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
+    combine: Callable[[Floats], Floats] | None = None,
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """The hierarchical bootstrap of any statistic of a run's totals.
 
     `tables[r]` (E,M): what each sequence of run r adds to M totals. `statistic`: totals (...,M) -> (...,X), NaN where a run
-    cannot say. Returns the mean over runs, low, high (X,), and each run's value (R,X).
+    cannot say. `combine`: values of runs (...,R,X) -> (...,Y), by default their mean. Returns the combined value, low, high
+    (Y,), and each run's value (R,X).
     """
     if not len(tables):
         raise BadRequest("hierarchical bootstrap: no runs")
@@ -126,13 +129,16 @@ def bootstrap_totals(
     picks = rng.integers(0, len(per_run), size=(draws, len(per_run)))
     # each slot of a draw takes its run's next unused resample, so that a run picked twice is resampled twice
     slots = rng.permuted(np.tile(np.arange(draws)[:, None], (1, len(per_run))), axis=0)
-    drawn = _mean(within[picks, slots], axis=1)  # (n,X)
-    estimate = _mean(per_run, axis=0)
+    join = combine or (lambda values: nan_mean(values, -2))
+    drawn = join(within[picks, slots])  # (n,Y)
+    estimate = join(per_run)
+    told = ~np.isnan(per_run)
+    count = told.sum(0) if per_run.shape[1] == len(estimate) else np.full(len(estimate), told.any(1).sum())
     low, high = estimate.copy(), estimate.copy()
     for x in np.flatnonzero(~np.isnan(estimate)):
         some = drawn[:, x][~np.isnan(drawn[:, x])]
         if some.size:
-            ends = levels(int((~np.isnan(per_run[:, x])).sum()), confidence)
+            ends = levels(int(count[x]), confidence)
             # no interpolation: an infinite end must stay infinite, not become NaN
             low[x], high[x] = (np.quantile(some, q, method="nearest") for q in ends)
     return estimate, np.minimum(low, estimate), np.maximum(high, estimate), per_run
@@ -177,7 +183,7 @@ def _ratio(s: Floats, c: Floats) -> Floats:
     return np.divide(s, c, out=np.full(np.shape(s), np.nan), where=c > 0)
 
 
-def _mean(x: Floats, axis: int) -> Floats:
+def nan_mean(x: Floats, axis: int) -> Floats:
     """Mean of the entries that are not NaN; NaN, without a warning, where there are none."""
     good = ~np.isnan(x)
     return _ratio(np.where(good, x, 0).sum(axis), good.sum(axis).astype(float))

@@ -58,7 +58,7 @@ def test_needle_map(tmp_path):
 def test_interference_panels_and_release():
     frame = rows(
         condition=np.tile(["rebound", "control"], 120), paired_versions=np.repeat([2, 3], 120), ask=np.tile([0, 0, 1, 1], 60),
-        version=0, n_stale=0, lag_writes=np.arange(240) % 5,
+        version=0, n_stale=0, lag_writes=np.arange(240) % 5, lag_tokens=9,
     )  # fmt: skip
     plot = FIGURES["interference"](study_of(frame))[0]
     assert [a.get_title(loc="left") for a in plot.figure.axes] == [

@@ -79,9 +79,48 @@ def test_release():
     out = release(frame, "shift", "none", "first")
     assert out["release"].item() == pytest.approx(0.5) and out["difference"].item() == pytest.approx(0.25)
     same = release(frame.assign(correct=True), "shift", "none", "first")
-    assert np.isnan(same["release"].item()) and "nothing was lost" in same["note"].item()
+    assert np.isnan(same["release"].item()) and "nothing was surely lost" in same["note"].item()
     with pytest.raises(BadRequest, match="no query has this condition"):
         release(frame, "return", "none", "first")
+
+
+def test_release_needs_a_loss_that_is_no_noise():
+    """Four of six runs happen to lose a little: their ratios alone would be noise, and dropping the others a bias."""
+    frame = pd.concat(
+        [
+            block(p, condition=c, run_id=str(r))
+            for r, lost in enumerate((0.01, 0.02, -0.02, 0.01, -0.01, 0.01))
+            for c, p in (("first", 0.8 + lost), ("none", 0.8), ("shift", 0.85))
+        ]
+    )
+    out = release(frame, "shift", "none", "first").iloc[0]
+    assert np.isnan(out["release"]) and "nothing was surely lost" in out["note"] and out["runs"] == 6
+    assert out["lost_low"] < 0 < out["lost_high"] and out["difference"] == pytest.approx(0.05)
+
+
+def test_an_index_counts_the_runs_that_have_one_and_says_when_it_is_noise():
+    parts = [block(p, condition=c, run_id=str(r)) for r in range(2) for c, p in (("control", 0.8), ("rest", 0.4))]
+    parts += [block(0, condition=c, run_id=str(r)) for r in (2, 3, 4) for c in ("control", "rest")]
+    out = index(pd.concat(parts), "rest", "control").iloc[0]
+    assert out["runs"] == 2 and out["index"] == pytest.approx(0.5) and "undefined in 3 of 5 runs" in out["note"]
+    rare = pd.concat([block(0.04, condition="control"), block(0.1, condition="rest")])
+    assert "fewer than 10 times in 1 of 1 runs" in index(rare, "rest", "control")["note"].item()
+
+
+def test_half_point_passes_over_empty_cells_and_runs_that_never_fall():
+    fall = [block(p, n=1000, versions=v) for v, p in ((1, 1.0), (2, 0.7), (4, 0.4), (8, 0.1))]
+    gap = [f.assign(run_id="b") for f in (fall[0], fall[1], fall[3])]  # nothing at 4 versions
+    out = slope(pd.concat(gap + [f.assign(run_id="c", correct=np.nan) for f in fall[2:3]]), "versions").iloc[0]
+    between = np.log(2) + (np.log(8) - np.log(2)) * (0.7 - 0.5) / (0.7 - 0.1)
+    assert out["half_point"] == pytest.approx(np.exp(between))
+    never = [block(0.9, n=1000, versions=v, run_id=r) for v in (1, 8) for r in ("d", "e")]
+    more = [f.assign(run_id=r) for f in fall for r in "afg"]
+    out = slope(pd.concat(more + never), "versions").iloc[0]
+    alone = slope(pd.concat(fall), "versions")["half_point"].item()
+    assert out["half_point"] == pytest.approx(alone) and out["never"] == 2 and np.isinf(out["half_high"])
+    late = [f.assign(run_id="h") for f in fall[1:]]  # without the cell that others start from
+    out = slope(pd.concat(fall + late), "versions").iloc[0]
+    assert out["half_point"] == pytest.approx(alone) and "no half-point in 1 of 2 runs" in out["note"]
 
 
 def test_contrast():

@@ -50,16 +50,112 @@ def test_values_that_stand_side_by_side_are_no_versions():
 
 
 def test_an_arm_without_two_values_has_no_slope():
-    frame = pd.concat([block(1, fan=1), block(0.5, fan=2), block(1, fan=1, arm="gpt2", run_id="b")])
+    frame = pd.concat([block(1, fan=1), block(0.5, fan=2), block(1, fan=1, arm="gpt2", run_id="b")]).assign(
+        lag_tokens=9
+    )
     assert measures.fan(frame)["arm"].tolist() == ["kda"]
 
 
 def test_load_interference_is_against_the_fewest_later_writes():
-    frame = pd.concat([block(p, lag_writes=m) for m, p in ((0, 0.8), (4, 0.6), (8, 0.2))] + [block(0, lag_writes=-1)])
+    frame = pd.concat(
+        [block(p, lag_writes=m, lag_tokens=30) for m, p in ((0, 0.8), (4, 0.6), (8, 0.2))]
+        + [block(0, lag_writes=-1, lag_tokens=-1)]
+    )
     out = measures.load_interference(frame)
     assert out["lag_writes"].tolist() == [4, 8] and out["index"].tolist() == pytest.approx([0.25, 0.75])
     with pytest.raises(BadRequest, match="does not vary"):
-        measures.load_interference(block(1, lag_writes=3))
+        measures.load_interference(block(1, lag_writes=3, lag_tokens=5))
+
+
+def test_load_interference_takes_the_fewest_writes_of_each_arm():
+    shifted = [block(p, lag_writes=m, lag_tokens=30, arm="gpt2", run_id="b") for m, p in ((2, 0.8), (4, 0.4))]
+    frame = pd.concat([block(p, lag_writes=m, lag_tokens=30) for m, p in ((0, 0.8), (4, 0.6))] + shifted)
+    out = measures.load_interference(frame).set_index("arm")["index"]
+    assert out.to_dict() == pytest.approx({"kda": 0.25, "gpt2": 0.5})
+
+
+# ---- lag held: memories that only decay show no interference, and a factor that is the lag is refused
+
+
+def decaying(n: int, lag: np.ndarray, **columns) -> pd.DataFrame:
+    """Answers that depend on nothing but the lag: right with probability exp(-lag / 30)."""
+    right = np.random.default_rng(0).random(n) < np.exp(-lag / 30)
+    return pd.DataFrame(
+        {"run_id": "a", "arm": "kda", "example": np.arange(n) // 8, "lag_tokens": lag, "correct": right, **columns}
+    )
+
+
+def test_forgetting_with_time_is_no_interference_by_load():
+    rng = np.random.default_rng(1)
+    writes = rng.integers(0, 10, 40_000)
+    lag = 2 * writes + rng.integers(1, 30, 40_000)  # more writes take longer, and filler varies the rest
+    out = measures.load_interference(decaying(40_000, lag, lag_writes=writes, n_stale=0))
+    assert (out["low"] <= 0).all() and (out["high"] >= 0).all() and out["index"].abs().max() < 0.1
+    raw = 1 - np.exp(-lag[writes == 9] / 30).mean() / np.exp(-lag[writes == 0] / 30).mean()
+    assert raw > 0.3  # what a comparison of all queries would say
+    with pytest.raises(BadRequest, match="lag_writes and lag_tokens go together"):
+        measures.load_interference(decaying(40_000, 2 * writes + 1, lag_writes=writes, n_stale=0))
+
+
+def test_forgetting_with_time_is_no_output_interference():
+    rng = np.random.default_rng(2)
+    index = rng.integers(0, 6, 40_000)
+    lag = 20 + 3 * index + rng.integers(0, 40, 40_000)
+    out = measures.output_interference(decaying(40_000, lag, query_index=index, scoring="sequential")).iloc[0]
+    assert (
+        out["low"] < 0 < out["high"] and abs(out["slope"]) < 0.005 and out["against"] == "lag" and out["within"] > 0.5
+    )
+    with pytest.raises(BadRequest, match="query_index and lag_tokens go together"):
+        measures.output_interference(decaying(40_000, 20 + 3 * index, query_index=index, scoring="sequential"))
+    many = 10 * np.arange(40_000) % 6007  # more lags than are strata of their own
+    with pytest.raises(BadRequest, match="go together"):
+        measures.output_interference(decaying(40_000, many, query_index=many, scoring="sequential"))
+
+
+def test_output_interference_is_sequential_minus_forked():
+    """Each query read before costs .05, on top of a lag that goes with the query's place."""
+    rng = np.random.default_rng(3)
+    place, example = np.tile(np.arange(6), 4000), np.repeat(np.arange(4000), 6)
+    base = pd.DataFrame(
+        {
+            "run_id": "a",
+            "arm": "kda",
+            "example": example,
+            "query": place,
+            "query_index": place,
+            "lag_tokens": 20 + place,
+        }
+    )
+    forked = rng.random(24_000) < 0.9 * np.exp(-place / 20)
+    kept = rng.random(24_000) < 1 - 0.05 * place / np.exp(-place / 20) / 0.9
+    frame = pd.concat(
+        [base.assign(scoring="forked", correct=forked), base.assign(scoring="sequential", correct=forked & kept)]
+    )
+    out = measures.output_interference(frame).iloc[0]
+    assert out["slope"] == pytest.approx(-0.05, abs=0.006) and out["change"] == pytest.approx(-0.15, abs=0.01)
+    assert out["low"] <= out["slope"] <= out["high"] and out["against"] == "forked"
+
+
+def test_forgetting_with_time_is_no_spacing_effect():
+    rng = np.random.default_rng(4)
+    spacing = rng.integers(1, 10, 40_000)
+    lag = 40 - 3 * spacing + rng.integers(0, 40, 40_000)  # wide spacing leaves less time after the second writing
+    out = measures.spacing(decaying(40_000, lag, spacing=spacing)).iloc[0]
+    assert out["low"] < 0 < out["high"]
+    with pytest.raises(BadRequest, match="spacing and lag_tokens go together"):
+        measures.spacing(decaying(40_000, 40 - 3 * spacing, spacing=spacing))
+
+
+def test_recency_at_matched_lag():
+    """Lists of 16 to 31: position and lag are complements within a list, and apart over lists."""
+    rng = np.random.default_rng(5)
+    load = rng.integers(16, 32, 40_000)
+    place = (rng.random(40_000) * load).astype(int)
+    out = measures.serial_position(decaying(40_000, load - 1 - place, serial_position=place, load=load))
+    assert (out["low"] <= 0).all() and (out["high"] >= 0).all() and len(out)
+    same = rng.integers(0, 32, 4000)
+    with pytest.raises(BadRequest, match="position and lag go together"):
+        measures.serial_position(decaying(4000, 31 - same, serial_position=same, load=32))
 
 
 def test_release_and_return():
@@ -74,20 +170,22 @@ def test_release_and_return():
 
 
 def test_fan_spacing_and_output_interference():
-    frame = pd.concat([block(1, fan=f, spacing=f, log_odds_other=3 - np.log(f)) for f in (1, 2, 4)])
+    frame = pd.concat([block(1, fan=f, spacing=f, lag_tokens=9, log_odds_other=3 - np.log(f)) for f in (1, 2, 4)])
     out = measures.fan(frame).set_index("measure")["slope"]
     assert out["margin"] == pytest.approx(-1) and out["accuracy"] == 0
     assert measures.spacing(frame)["slope"].tolist() == pytest.approx([0, -1])
-    read = pd.concat([block(1 - 0.2 * i, query_index=i, scoring="sequential") for i in range(3)])
+    read = pd.concat([block(1 - 0.2 * i, query_index=i, lag_tokens=9, scoring="sequential") for i in range(3)])
     assert measures.output_interference(read)["slope"].item() == pytest.approx(-0.2)
     with pytest.raises(BadRequest, match="scored forked"):
         measures.output_interference(read.assign(scoring="forked"))
     with pytest.raises(BadRequest, match="do not vary fan"):
-        measures.fan(block(1, fan=1))
+        measures.fan(block(1, fan=1, lag_tokens=9))
 
 
 def test_primacy_and_recency():
-    frame = pd.concat([block(p, serial_position=s, load=21) for s, p in ((0, 0.9), (10, 0.5), (20, 0.8), (-1, 0.0))])
+    frame = pd.concat(
+        [block(p, serial_position=s, load=21, lag_tokens=9) for s, p in ((0, 0.9), (10, 0.5), (20, 0.8), (-1, 0.0))]
+    )
     out = measures.serial_position(frame).set_index("part")["difference"]
     assert out.to_dict() == pytest.approx({"primacy": 0.4, "recency": 0.3})
 
