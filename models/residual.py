@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemolab.kernels.neighbours.attention_residual import attention_residual
+from mnemolab.models.precision import KeepsFp32
 
 __all__ = ["AttentionResidual", "AttentionStream", "SumResidual", "SumStream", "residual_block"]
 
@@ -60,7 +61,7 @@ class AttentionStream:
         self.outputs += 1
 
 
-class AttentionResidual(nn.Module):
+class AttentionResidual(KeepsFp32):
     """A pseudo-query and a key gain per site: the input of every sub-layer, and one site before the final norm.
 
     query, gain (sites,D). Queries start at zero, which makes the network equal to a plain residual one up to the norms'

@@ -13,11 +13,12 @@ from mnemolab.models.channels.mlp import GLU, glu
 from mnemolab.models.config import ExpertsConfig, ModelConfig
 from mnemolab.models.norms import RMSNorm
 from mnemolab.models.outward import Outward
+from mnemolab.models.precision import KeepsFp32
 
 __all__ = ["Experts", "MoE", "Router"]
 
 
-class Router(nn.Module):
+class Router(KeepsFp32):
     """Which experts a token goes to, and with which weights.
 
     s = sigmoid(W x) in fp32; the top_k of s + bias are chosen, ties for the lower index; weights are s over the sum of the

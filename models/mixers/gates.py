@@ -10,25 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mnemolab.models.precision import KeepsFp32
+
 __all__ = ["BOUND", "DecayGate", "FixedDecay"]
 
 BOUND = -5.0  # the bounded gate's lower end, K3 eq. 5
 TEMPERATURE = 16.0  # GLA's tau
 
 
-class _Fp32(nn.Module):
-    """Its parameters and buffers never go below fp32: rates near 1 are lost in bf16."""
-
-    def _apply(self, fn, recurse=True):
-        kept = {name: tensor.detach() for name, tensor in [*self.named_parameters(), *self.named_buffers()]}
-        super()._apply(fn, recurse)
-        for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
-            if tensor.dtype in (torch.bfloat16, torch.float16):
-                tensor.data = kept[name].to(tensor.device)
-        return self
-
-
-class FixedDecay(_Fp32):
+class FixedDecay(KeepsFp32):
     """One rate per head that neither input nor training moves.
 
     Half-life `half_life` tokens, or RetNet's spread over the heads, 1 - 2^(-5-h), when it is 0.
@@ -47,7 +37,7 @@ class FixedDecay(_Fp32):
         return self.log_decay.expand(*u.shape[:2], -1)
 
 
-class DecayGate(_Fp32):
+class DecayGate(KeepsFp32):
     """Log-decay (B,T,H) or (B,T,H,K) from u (B,T,H) or (B,T,H*K).
 
     softplus: -exp(A_log) softplus(u + dt_bias). bounded: -5 sigmoid(exp(A_log) (u + dt_bias)), which is another function

@@ -17,6 +17,7 @@ from mnemolab.models.config import MemoryConfig, ModelConfig
 from mnemolab.models.fused import Fused
 from mnemolab.models.mixers.gates import DecayGate, FixedDecay
 from mnemolab.models.mixers.heads import HeadsMixer
+from mnemolab.models.precision import KeepsFp32
 
 __all__ = ["MemoryMixer", "Operands"]
 
@@ -36,7 +37,7 @@ class Operands:
         return {"log_decay": self.log_decay, "erase": self.erase, "write": self.write}
 
 
-class MemoryMixer(HeadsMixer):
+class MemoryMixer(KeepsFp32, HeadsMixer):
     """The recurrence in the common shell. Set `intervention` to change what the memory is told: Operands -> Operands."""
 
     config: MemoryConfig

@@ -142,18 +142,45 @@ def test_optimiser_groups_hold_each_parameter_once_and_spare_gates_norms_and_bia
     assert any("embedding" in names[p] for p in decayed["params"])
 
 
+def kept_in_fp32(name):
+    """Decay rates, Mamba-2's D, routers with their bias and loads, queries and gains of attention residuals."""
+    return name.endswith(("A_log", "dt_bias", "skip", "log_decay")) or "router." in name or "residual." in name
+
+
+@every_case
+@pytest.mark.parametrize("cast", (lambda m: m.to(torch.bfloat16), lambda m: m.half()), ids=("bf16", "half"))
+def test_a_cast_leaves_what_needs_fp32_and_its_gradient_as_they_were(name, options, cast):
+    model, inputs = small(name, **options).train(), tokens(2, 8)
+    model.loss(inputs, inputs).backward()
+    held = {n: t.clone() for n, t in [*model.named_parameters(), *model.named_buffers()]}
+    grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    cast(model)
+    for n, t in [*model.named_parameters(), *model.named_buffers()]:
+        if kept_in_fp32(n):
+            assert t.dtype == torch.float32 and torch.equal(t, held[n]), n
+        assert t.grad is None or t.grad.dtype == t.dtype
+        if kept_in_fp32(n) and n in grads:
+            assert torch.equal(t.grad, grads[n])
+    assert not any(t.dtype == torch.float32 and not kept_in_fp32(n) for n, t in model.named_parameters())
+
+
+def test_a_router_balances_in_a_bf16_model():
+    """Loads above 256 and steps of 0.001 at a bias of 0.5 are lost in bf16."""
+    router = small("kimi_linear", recipe="published").to(torch.bfloat16).train().layers[-1].channel.router
+    router.bias.fill_(0.5)
+    router(torch.randn(4096, 16, dtype=torch.bfloat16))
+    assert router.load.sum() == 2 * 4096
+    assert (router.bias - 0.5).abs().max().item() == pytest.approx(1e-3, rel=0.01)
+
+
 @every_case
 def test_low_precision_runs_and_leaves_rates_in_fp32(name, options):
     model = small(name, **options)
     inputs = tokens(2, 12)
-    rates = {n: p.clone() for n, p in model.named_parameters() if n.endswith(("A_log", "dt_bias"))}
     wanted = model(inputs)
     low = copy.deepcopy(model).to(torch.bfloat16)
     for n, p in low.named_parameters():
-        if n in rates:
-            assert p.dtype == torch.float32 and torch.equal(p, rates[n])
-        else:
-            assert p.dtype == torch.bfloat16
+        assert p.dtype == (torch.float32 if kept_in_fp32(n) else torch.bfloat16), n
     # the median: after rounding a router may choose another expert, and a read that nearly cancels is normed up
     assert (low(inputs).float() - wanted).abs().median() < 0.05
     with torch.autocast("cpu", torch.bfloat16):
