@@ -80,9 +80,15 @@ class DirectedForgetting(Task):
 
     @property
     def bits(self) -> float:
-        order = math.lgamma(2 * self.pairs + 1) / math.log(2)
+        # the order of the queries is content too, but no part of the signature
+        return self.signature_bits + (
+            math.lgamma(2 * self.pairs + 1) / math.log(2) if self.forgotten != "unasked" else 0
+        )
+
+    @property
+    def signature_bits(self) -> float:
         tokens = log2_arrangements(self.key_vocabulary, 2 * self.pairs)
-        return order + tokens + log2_arrangements(self.value_vocabulary, 2 * self.pairs)
+        return tokens + log2_arrangements(self.value_vocabulary, 2 * self.pairs)
 
     def signature(self, batch: Batch) -> Tensor:
         """The context, whatever its cue."""

@@ -38,7 +38,7 @@ class TopicSwitch(Task):
     """
 
     name: ClassVar[str] = "topic_switch"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("pairs", "blocks", "condition", "marker", "lag_writes", "lag_tokens", "load")
     conditions: ClassVar[tuple[str, ...]] = _CONDITIONS
 
@@ -113,8 +113,13 @@ class TopicSwitch(Task):
 
     @property
     def bits(self) -> float:
-        block = log2_arrangements(self.key_vocabulary, self.pairs) + log2_arrangements(self.topic_values, self.pairs)
-        return block + math.lgamma(self.pairs + 1) / math.log(2)
+        # the order of the queries is content too, but no part of the signature
+        return self.signature_bits + math.lgamma(self.pairs + 1) / math.log(2)
+
+    @property
+    def signature_bits(self) -> float:
+        values = log2_arrangements(self.topic_values, self.pairs) + math.log2(self.topics)
+        return values + log2_arrangements(self.key_vocabulary, self.pairs)
 
     def signature(self, batch: Batch) -> Tensor:
         """Keys and values of the last block, which all conditions share."""
