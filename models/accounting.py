@@ -67,19 +67,21 @@ class StateBytes:
 def state_bytes(
     config: ModelConfig, length: int, precision: str = "bf16", memory_precision: str = "fp32"
 ) -> StateBytes:
-    """State of one sequence of `length` tokens. Caches and convolutions are held in `precision`, memories in fp32.
+    """State of one sequence of `length` tokens. Caches, convolutions and hidden vectors of recurrent networks are held in
+    `precision`, memories in fp32.
 
     Raises BadRequest for a precision that is not one of fp64, fp32, bf16, fp16, fp8.
     """
     for name in (precision, memory_precision):
         if name not in BYTES:
             raise unknown("precision", name, BYTES)
-    parts = {"memory": 0, "conv": 0, "cache": 0}
+    parts = {"memory": 0, "hidden": 0, "conv": 0, "cache": 0}
     for block in skeleton(config).layers:
         for part, elements in block.mixer.state_parts(1).items():
             parts[part] += elements
     size = BYTES[precision]
-    return StateBytes(parts["memory"] * BYTES[memory_precision], parts["conv"] * size, parts["cache"] * size, length)
+    memory = parts["memory"] * BYTES[memory_precision] + parts["hidden"] * size
+    return StateBytes(memory, parts["conv"] * size, parts["cache"] * size, length)
 
 
 def describe_stage(stage: Stage, length: int, vocab_size: int = 64) -> dict[str, Any]:

@@ -35,7 +35,8 @@ class Mixer(nn.Module, ABC):
     def state_parts(self, T: int) -> dict[str, int]:
         """Floating-point elements of one example's state after T tokens, by kind.
 
-        `memory` has a fixed size and is fp32; `conv` has a fixed size, `cache` grows with T, both in the model's dtype.
+        `memory` has a fixed size and is fp32. `hidden` (of a recurrent network) and `conv` have a fixed size, `cache` grows
+        with T, all in the model's dtype.
         """
 
     def state_elements(self, T: int) -> int:

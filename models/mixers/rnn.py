@@ -42,4 +42,4 @@ class RNNMixer(Mixer):
         return self.outward(y), held if need_state else None
 
     def state_parts(self, T: int) -> dict[str, int]:
-        return {"memory": len(self.parts) * self.hidden}
+        return {"hidden": len(self.parts) * self.hidden}

@@ -6,6 +6,7 @@ import torch
 from mnemolab.errors import BadRequest
 from mnemolab.models import STAGES, count_parameters, make_model, model_config, published_config, state_bytes
 from mnemolab.models.accounting import skeleton
+from mnemolab.models.state import map_state
 from tests.models.stages import ALL, SIZES
 
 
@@ -43,6 +44,18 @@ def test_state_bytes_of_the_published_models():
     assert state_bytes(published_config("gpt2"), 1, "fp32").cache_per_token == 2 * 36_864
     with pytest.raises(BadRequest, match=r"'bf15'.*'bf16'"):
         state_bytes(published_config("gpt2"), 1, "bf15")
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+@pytest.mark.parametrize(("name", "recipe"), ALL)
+@torch.no_grad()
+def test_state_bytes_are_those_of_the_real_state(name, recipe, precision, dtype):
+    model = make_model(name, recipe=recipe, **SIZES).eval().to(dtype)
+    held: list[torch.Tensor] = []
+    _, state = model.prefill(torch.zeros(1, 9, dtype=torch.int64))
+    map_state(state, lambda tensor: held.append(tensor) or tensor)
+    real = sum(tensor.nbytes for tensor in held if tensor.is_floating_point())
+    assert state_bytes(model.config, 9, precision).total == real
 
 
 def test_a_hybrid_caches_its_share_of_a_pure_stack():
