@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: demo test lint format clean
+OUT ?= runs/gpu
+
+.PHONY: demo test lint gpu format clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +24,17 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+
+# On a machine with a CUDA GPU and the packages of the run: its tests, then the figures of docs/kernels_gpu.md and
+# docs/training.md as JSON lines in OUT. No part stops the next; the table of each comes last in its file.
+gpu:
+	mkdir -p $(OUT)
+	-$(PYTHON) -m pytest -q -p no:benchmark tests/gpu tests/kernels/test_triton_neighbours.py > $(OUT)/tests.txt 2>&1
+	tail -n 3 $(OUT)/tests.txt
+	-$(PYTHON) -m mnemolab bench training --device cuda --kernels 30 --against zoology-numbers --save $(OUT)/training.jsonl
+	-$(PYTHON) -m mnemolab.benchmarks.kernels_gpu --ours $(OUT)/kernels.jsonl
+	-$(PYTHON) -m mnemolab bench decode --device cuda --save $(OUT)/decode.jsonl
+	-$(PYTHON) -m mnemolab bench generation --device cuda --save $(OUT)/generation.jsonl
 
 format: $(VENV)/.installed
 	$(BIN)/ruff format .

@@ -26,6 +26,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--depth", type=int, default=2, help="layers (default 2)")
     parser.add_argument("--seconds", type=float, default=3.0, help="timed seconds a stage (default 3)")
     parser.add_argument(
+        "--kernels", type=int, default=0, metavar="N", help="show the N costliest GPU kernels of a graph step"
+    )
+    parser.add_argument(
         "--no-first-step", action="store_true", help="skip the time to the first step, in fresh processes"
     )
     parser.add_argument(

@@ -24,6 +24,7 @@ __all__ = ["first_step", "measure", "show"]
 ZOOLOGY = {"gpt2": (46.8, 0.7), "deltanet": (42.5, 91.2)}
 EPOCH_EXAMPLES = 100_000  # an epoch of zoology's recall configs
 
+PROFILED, KERNELS_KEPT = 20, 40
 CHECK_STEPS = 12
 # Both orders of floating-point sums are right; these bounds tell them from a wrong step. bf16 rounds at 2**-8.
 CHECK_TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
@@ -76,6 +77,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         else f"cpu, {torch.get_num_threads()} thread",
         "torch": torch.__version__,
         "precision": args.precision,
+        "kernels": args.kernels,
         **{name: getattr(args, name) for name in ("batch", "length", "width", "depth", "vocabulary")},
         "stages": rows,
         "checks_passed": all(row["check"] in ("", "passed") for row in rows),
@@ -107,7 +109,7 @@ def _stage(args: argparse.Namespace, stage: str, device: torch.device) -> dict[s
         row[f"{name}_steps_per_second"] = rate
         row["how"] = steps.how
         if device.type == "cuda":
-            row[f"{name}_busy"] = busy_share(steps, device)
+            row[f"{name}_busy"], row[f"{name}_kernels"] = device_profile(steps, device)
             row[f"{name}_peak_bytes"] = torch.cuda.max_memory_allocated(device)
         row["steps_per_second"] = rate
         del steps
@@ -152,20 +154,22 @@ def speed(steps: Steps, seconds: float) -> float:
     return 1 / sorted(timed(count) for _ in range(5))[2]
 
 
-def busy_share(steps: Steps, device: torch.device) -> float:
-    """Seconds of GPU kernels over wall seconds, in a profile of 20 steps."""
+def device_profile(steps: Steps, device: torch.device) -> tuple[float, list[tuple[str, float, float]]]:
+    """From a profile of PROFILED steps: seconds of GPU kernels over wall seconds, and the costliest kernels as name, ms
+    and calls a step. A graph's kernels are seen one by one too, so this says what a step is made of."""
     from torch.profiler import ProfilerActivity, profile
 
     steps.drain()
     torch.cuda.synchronize(device)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         began = time.perf_counter()
-        steps.advance(20)
+        steps.advance(PROFILED)
         torch.cuda.synchronize(device)
         wall = time.perf_counter() - began
     steps.drain()
-    kernels = sum(event.self_device_time_total for event in seen.key_averages()) * 1e-6
-    return min(1.0, kernels / wall)
+    events = sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)
+    kernels = [(e.key[:120], e.self_device_time_total * 1e-3 / PROFILED, e.count / PROFILED) for e in events]
+    return min(1.0, sum(ms for _, ms, _ in kernels) * 1e-3 * PROFILED / wall), kernels[:KERNELS_KEPT]
 
 
 def lightning_seconds(calls: int = 500) -> float:
@@ -258,6 +262,8 @@ def show(result: dict[str, Any]) -> None:
         if "graph_busy" in row:
             print(f"{'':<18}GPU busy {row['graph_busy']:.0%} (eager {row['eager_busy']:.0%}), peak "
                   f"{row['graph_peak_bytes'] / 2**20:.0f} MiB (eager {row['eager_peak_bytes'] / 2**20:.0f})")  # fmt: skip
+        for name, ms, calls in row.get("graph_kernels", [])[: result["kernels"]]:
+            print(f"{'':<18}{ms:8.3f} ms {calls:6.1f}x  {name}")
         if "zoology" in row:
             other = row["zoology"]
             print(

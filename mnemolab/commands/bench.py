@@ -11,6 +11,7 @@ BENCHMARKS = {
     "kernels": "mnemolab.benchmarks.kernels",
     "generation": "mnemolab.benchmarks.generation",
     "training": "mnemolab.benchmarks.training",
+    "decode": "mnemolab.benchmarks.decode",
 }
 
 
