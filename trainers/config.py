@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -46,7 +47,7 @@ class Optimiser:
 class Budget:
     """How long a run trains, how often it is looked at, and when it may stop early."""
 
-    steps: int = setting(2000, "optimiser steps", low=1)
+    steps: int = setting(2000, "optimiser steps", low=1, high=10_000_000)
     batch_size: int = setting(64, "examples a step, over all devices", low=1)
     evaluate_every: int = setting(100, "steps between looks at the validation stream", low=1)
     validation_examples: int = setting(256, "examples of the validation stream at each look", low=1)
@@ -92,9 +93,11 @@ class RunConfig:
                 raise BadRequest(f"{name}={getattr(self, name)!r}; {hint(str(getattr(self, name)), choices)}")
         if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise BadRequest(f"device={self.device!r}; known: auto, cpu, cuda, cuda:N")
+        for name in ("optimiser", "budget"):
+            _plain(asdict(getattr(self, name)), name)
         task = self.make_task()
-        object.__setattr__(self, "task", {"name": self.task["name"], **_plain(asdict(task))})
-        object.__setattr__(self, "model", dict(_fill_model(_text(self.model), task)))
+        object.__setattr__(self, "task", {"name": self.task["name"], **_plain(asdict(task), "task")})
+        object.__setattr__(self, "model", dict(_fill_model(_text(self.model, "model"), task)))
         if not _has_fork(task) and self.scoring == "forked":
             # reading and asking interleave, so there is no shared context to fork from
             object.__setattr__(self, "scoring", "sequential")
@@ -115,8 +118,8 @@ class RunConfig:
                 raise BadRequest(f"config: {name}={section!r} must be a mapping, such as {name}: {{name: ...}}")
             if name in ("task", "model") and "name" not in section:
                 raise BadRequest(f"config: {name}.name is missing; see `mnemolab list {name}s`")
-        made["optimiser"] = _build(Optimiser, _text(made.get("optimiser", {})), "optimiser")
-        made["budget"] = _build(Budget, _text(made.get("budget", {})), "budget")
+        made["optimiser"] = _build(Optimiser, _text(made.get("optimiser", {}), "optimiser"), "optimiser")
+        made["budget"] = _build(Budget, _text(made.get("budget", {}), "budget"), "budget")
         return cls(**made)
 
     @classmethod
@@ -147,7 +150,7 @@ class RunConfig:
         from mnemolab.tasks import TASKS
 
         fields = {name: value for name, value in self.task.items() if name != "name"}
-        return _build(TASKS[self.task["name"]], _text(fields), "task")
+        return _build(TASKS[self.task["name"]], _text(fields, "task"), "task")
 
     def make_model(self) -> "Backbone":
         """A model with fresh weights that depend on `seed` alone; the caller's random state is left as it was."""
@@ -172,18 +175,21 @@ def read_yaml(path: str | Path) -> Any:
         raise BadRequest(f"{path}: not YAML ({' '.join(str(error).split())})") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, where: str = "config") -> Any:
+    """`value` as YAML and JSON can hold it. Raises BadRequest naming `where` for other types, NaN and infinity."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, where) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadRequest(f"{where}={value}: use a finite number")  # it would pass every range check
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise BadRequest(f"config value {value!r} is a {type(value).__name__}; use numbers, text, lists and mappings")
 
 
-def _text(section: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(section), sort_keys=True)
+def _text(section: Mapping[str, Any], where: str) -> str:
+    return json.dumps(_plain(section, where), sort_keys=True)
 
 
 # A sweep has thousands of configs and few different sections; checking one costs tens of milliseconds. What is built is
@@ -223,8 +229,16 @@ def _fill_model(text: str, task: "Task") -> dict[str, Any]:
     for option in sorted(set(section) - set(filled)):
         without = {name: value for name, value in section.items() if name != option}
         if model_config(**_model_arguments(without, task)) != full:
-            filled[option] = section[option]
-    return _plain(filled)
+            filled[option] = _as_held(full, option, section[option])
+    return _plain(filled, "model")
+
+
+def _as_held(full: Any, option: str, given: Any) -> Any:
+    """The option with the type that the model's config gave it: 10, 10.0 and "10" are one half-life, and one run."""
+    held = next((getattr(part, option) for part in (full, full.experts, *full.mixers) if hasattr(part, option)), given)
+    if given is None or given == 0:  # may ask for a size to be solved: `held` is then the answer, not the request
+        return type(held)(0) if isinstance(held, (int, float)) and given == 0 else given
+    return held
 
 
 def flat_row(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

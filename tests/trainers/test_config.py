@@ -27,6 +27,32 @@ def test_defaults_written_out_do_not_change_the_hash(tiny, values):
 
 
 @pytest.mark.parametrize(
+    ("field", "spellings"),
+    [
+        ("model.half_life", [20, 20.0, "20", "2e1"]),
+        ("model.scale", [1, 1.0]),
+        ("model.half_life", [1, 1.0, "1"]),
+        ("optimiser.learning_rate", [1, 1.0, "1e0"]),
+        ("budget.steps", [6, "6"]),
+        ("task.versions", [3, "3"]),
+    ],
+)
+def test_one_number_has_one_hash_however_it_is_written(tiny, field, spellings):
+    assert len({tiny(**{field: value}).run_id for value in spellings}) == 1
+
+
+def test_a_size_left_to_be_solved_for_stays_so(tiny):
+    config = tiny(**{"model.match": "state", "model.key_dim": 0})
+    assert RunConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize("field", ["optimiser.learning_rate", "optimiser.clip", "optimiser.warmup", "model.half_life"])
+def test_not_a_number_is_refused_though_no_range_excludes_it(tiny, field):
+    with pytest.raises(BadRequest, match=rf"{field}=nan: use a finite number"):
+        tiny(**{field: float("nan")})
+
+
+@pytest.mark.parametrize(
     "change",
     [{"seed": 1}, {"task.versions": 3}, {"model.width": 16}, {"model.write": "additive"}, {"optimiser.clip": 2.0},
      {"budget.steps": 7}, {"precision": "bf16"}, {"device": "auto"}, {"scoring": "both"}],
@@ -61,6 +87,8 @@ def test_configs_are_frozen(tiny):
         ({"budget.step": 1}, ["step", "did you mean 'steps'"]),
         ({"optimizer": {}}, ["optimizer", "did you mean 'optimiser'"]),
         ({"budget.steps": 0}, ["steps=0", "least is 1"]),
+        ({"budget.steps": 10**12}, ["steps=1000000000000", "most is"]),
+        ({"optimiser.weight_decay": float("inf")}, ["optimiser.weight_decay=inf", "finite"]),
         ({"optimiser.schedule": "cosin"}, ["cosin", "did you mean 'cosine'"]),
         ({"optimiser.learning_rate": "fast"}, ["learning_rate", "fast"]),
         ({"task.length": 8}, ["length=8", "raise length"]),
