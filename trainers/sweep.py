@@ -61,6 +61,10 @@ class Sweep:
             config = RunConfig.from_dict(_applied(_mapping(values.get("base", {}), "base"), point))
             found.setdefault(config.run_id, config)
         pilots = values.get("pilot_seeds")
+        if pilots is not None and not (isinstance(pilots, list) and pilots and all(isinstance(x, int) for x in pilots)):
+            raise BadRequest(f"sweep: pilot_seeds={pilots!r} must be a list of at least one seed")
+        if any(field.split(".")[0] == "seed" for field in choose):
+            raise BadRequest("sweep: choose.seed: the best seed is luck; give seeds under grid")
         if pilots is not None and not choose:
             raise BadRequest("sweep: pilot_seeds without choose; say what they choose, or leave them out")
         seeds = {run.seed for run in found.values()}
@@ -139,6 +143,8 @@ def _points(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     grids = values.get("grid") or [{}]
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise BadRequest("sweep: list must be a list of mappings from dotted fields to values")
+    if not isinstance(grids, (Mapping, list)):
+        raise BadRequest(f"sweep: grid={grids!r} must be a mapping from dotted fields to lists, or a list of such")
     grids = [grids] if isinstance(grids, Mapping) else grids
     choose = _axes(_mapping(values.get("choose", {}), "choose"), "choose")
     for entry, grid in itertools.product(entries, grids):
@@ -152,6 +158,9 @@ def _points(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise BadRequest(f"sweep: {where}={value!r} must be a mapping")
+    for key in value:
+        if not isinstance(key, str):
+            raise BadRequest(f"sweep: {where}: {key!r} is not the name of a field")
     return value
 
 
@@ -184,8 +193,12 @@ def _draws(section: Any) -> Iterator[dict[str, Any]]:
     for key in section:
         if key not in known:
             raise BadRequest(f"sweep: unknown key random.{key}; {hint(str(key), known)}")
-    source = random.Random(section.get("seed", 0))
-    for _ in range(section.get("count", 1)):
+    count, seed = section.get("count", 1), section.get("seed", 0)
+    for name, value, least in (("count", count, 1), ("seed", seed, 0)):
+        if not isinstance(value, int) or value < least:
+            raise BadRequest(f"sweep: random.{name}={value!r} must be a whole number, at least {least}")
+    source = random.Random(seed)
+    for _ in range(count):
         point = {}
         for field, how in _mapping(section.get("fields", {}), "random.fields").items():
             where = f"random.fields.{field}"
@@ -197,8 +210,22 @@ def _draws(section: Any) -> Iterator[dict[str, Any]]:
                 raise BadRequest(f"sweep: {where}: unknown draw {kind!r}; {hint(str(kind), DRAWS)}")
             if not isinstance(ends, list) or (kind != "choice" and len(ends) != 2) or not ends:
                 raise BadRequest(f"sweep: {where}.{kind}={ends!r} must be a list: two ends, or what to choose from")
+            if not _can_draw(kind, ends):
+                raise BadRequest(
+                    f"sweep: {where}.{kind}={ends!r}: use two numbers, the smaller one first"
+                    + {"log_uniform": ", both above 0", "integer": ", both whole"}.get(kind, "")
+                )
             point[field] = DRAWS[kind](source, ends)
         yield point
+
+
+def _can_draw(kind: str, ends: list[Any]) -> bool:
+    if kind == "choice":
+        return True
+    number = int if kind == "integer" else (int, float)
+    return (
+        all(isinstance(end, number) for end in ends) and (kind != "log_uniform" or ends[0] > 0) and ends[0] <= ends[1]
+    )
 
 
 def _applied(base: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
