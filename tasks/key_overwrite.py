@@ -14,7 +14,7 @@ from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, spread, take
 from mnemolab.tasks.random import Random
-from mnemolab.tasks.schedule import GAPS, balanced_counts, schedule, total_rebindings
+from mnemolab.tasks.schedule import GAPS, balanced_counts, rebound_keys, schedule, total_rebindings
 from mnemolab.tasks.vocabulary import Vocabulary
 
 __all__ = ["KeyOverwrite"]
@@ -30,24 +30,25 @@ class KeyOverwrite(Task):
         targets  -  -  -  -  -  -  -  -  -  -  v8 v3
 
     With `ask` other than "latest" a cue token stands before each asked key, and a key that never had a previous value has
-    the answer NONE. Number of writes, filler and length are the same in every example. The lag in writes of a key's last
-    binding is uniform on 0 .. lags - 1 and independent of its version count; slots beyond the asked keys' bind other keys.
+    the answer NONE. Number of writes, filler and length are the same in every example. The lag in writes of the binding asked
+    for is uniform on least_lag .. least_lag + lags - 1, whatever the version count and whichever is asked; least_lag, 0 for
+    the latest, leaves room for later bindings. Slots beyond the asked keys' bind other keys.
     Examples 2i and 2i + 1 are a pair: in the second the asked key keeps only the binding asked for (and its last one, if the
     previous is asked) and the other bindings go to another key, so the same slots, values, lags and queries test a key that
     was never rebound (`condition` control; `paired_versions` is the number of bindings that its twin has).
     """
 
     name: ClassVar[str] = "key_overwrite"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     axes: ClassVar[tuple[str, ...]] = ("versions", "lag_writes", "lag_tokens", "gap_writes", "keys", "load")
     conditions: ClassVar[tuple[str, ...]] = ("fresh", "rebound", "control")
 
-    length: int = setting(54, "tokens in a sequence", low=4, high=1 << 20)
+    length: int = setting(64, "tokens in a sequence", low=4, high=1 << 20)
     keys: int = setting(6, "keys asked in a sequence", low=1, high=4096)
     versions: int = setting(4, "most bindings of a key; 1 .. versions are mixed in a sequence", low=1, high=200)
-    lags: int = setting(8, "the lag in writes of a last binding is uniform on 0 .. lags - 1", low=1)
+    lags: int = setting(8, "lags in writes that a binding asked for can have, each as often", low=1)
     gap: Literal["any", "near", "far", "mixed"] = setting(
-        "any", "distance from the binding before to the last one", choices=GAPS
+        "any", "distance from the binding before to the one asked for", choices=GAPS
     )
     ask: Literal["latest", "first", "previous", "mixed"] = setting("latest", "which value is asked", choices=_ASKS)
     control: bool = setting(True, "every second example is the fresh-key control of the one before")
@@ -59,7 +60,7 @@ class KeyOverwrite(Task):
         check(self)
         if self.lags < self.keys:
             raise BadRequest(
-                f"lags={self.lags} must be at least keys={self.keys}: each key's last binding has its own slot"
+                f"lags={self.lags} must be at least keys={self.keys}: each binding asked for has its own slot"
             )
         for name, needed in (("key_vocabulary", self._key_tokens), ("value_vocabulary", self.writes)):
             if getattr(self, name) < needed:
@@ -74,15 +75,26 @@ class KeyOverwrite(Task):
             )
 
     @property
+    def _early(self) -> int:
+        """Slots before those of the bindings asked for: as many as bindings can come before theirs."""
+        most = total_rebindings(self.keys, self.versions)[1]
+        return {"first": 0, "previous": most - rebound_keys(self.keys, self.versions)[0]}.get(self.ask, most)
+
+    @property
+    def least_lag(self) -> int:
+        """The least lag in writes of a binding asked for: as many slots follow as bindings can come after theirs."""
+        most = total_rebindings(self.keys, self.versions)[1]
+        return {"latest": 0, "previous": rebound_keys(self.keys, self.versions)[1]}.get(self.ask, most)
+
+    @property
     def writes(self) -> int:
         """Bindings in every sequence, W."""
-        return total_rebindings(self.keys, self.versions)[1] + self.lags
+        return self._early + self.lags + self.least_lag
 
     @property
     def _others(self) -> int:
         """Keys that are bound once and not asked: the most slots that the asked keys leave, and at least one."""
-        least, most = total_rebindings(self.keys, self.versions)
-        return max(1, most - least + self.lags - self.keys)
+        return max(1, self.writes - self.keys - total_rebindings(self.keys, self.versions)[0])
 
     @property
     def _key_tokens(self) -> int:
@@ -123,14 +135,16 @@ class KeyOverwrite(Task):
     def draw(self, random: Random) -> Batch:
         vocabulary, writes, cue = self.vocabulary, self.writes, self._cue
         counts = balanced_counts(random, self.keys, self.versions)
-        slots = schedule(random, counts, self.versions, writes - self.lags, self.lags, self.gap)  # (B,K,R)
+        fixed = torch.full_like(counts, _ASKS.index(self.ask))
+        ask = random.below("ask", self.keys, bound=3) if self.ask == "mixed" else fixed
+        number = torch.where(ask == 1, 0, counts - 1 - (ask == 2).long())  # which binding; -1: no previous one, NONE
+        slots = schedule(
+            random, counts, self.versions, self._early, self.lags, self.gap, number.clamp(min=0), self.least_lag
+        )  # (B,K,R)
         keys = random.distinct("keys", self._key_tokens, self.key_vocabulary) + vocabulary.keys.start
         key, substitute, others = keys[:, : self.keys], keys[:, self.keys : 2 * self.keys], keys[:, -self._others :]
         value = random.distinct("values", writes, self.value_vocabulary) + vocabulary.values.start
 
-        fixed = torch.full_like(counts, _ASKS.index(self.ask))
-        ask = random.below("ask", self.keys, bound=3) if self.ask == "mixed" else fixed
-        number = torch.where(ask == 1, 0, counts - 1 - (ask == 2).long())  # which binding; -1: no previous one, NONE
         target = _of(slots, number)
         # a control keeps the binding asked for, and the one that makes it "previous"; the rest go to a key not asked
         control = (random.twin == 1)[:, None]

@@ -46,6 +46,22 @@ def test_key_overwrite_crosses_lag_and_version():
 
 
 @pytest.mark.parametrize("ask", ["latest", "first", "previous", "mixed"])
+@pytest.mark.parametrize("keys, versions", [(6, 4), (5, 3), (4, 5)])
+def test_the_asked_binding_has_a_lag_crossed_with_versions(ask, keys, versions):
+    task = make_task("key_overwrite", ask=ask, keys=keys, versions=versions, lags=8, length=90, control=False)
+    q = task.sample(torch.arange(6000)).queries
+    known = q["lag_writes"] >= 0
+    lag = q["lag_writes"][known] - task.least_lag
+    uniform(lag, 8)
+    independent(lag, q["versions"][known] - 1)
+    if ask == "mixed":
+        independent(lag, q["ask"][known])
+        independent(q["ask"].flatten(), q["versions"].flatten() - 1)
+    assert (q["serial_position"][known] + q["lag_writes"][known] + 1 == task.writes).all()
+    assert task.least_lag == 0 or ask != "latest"
+
+
+@pytest.mark.parametrize("ask", ["latest", "first", "previous", "mixed"])
 def test_controls_match_their_twins(ask):
     task = make_task("key_overwrite", ask=ask, length=70)
     batch = task.sample(torch.arange(2000))
@@ -98,6 +114,23 @@ def test_a_schedule_is_one_binding_a_slot_in_order():
             for key in row:
                 held = [slot for slot in key if slot >= 0]
                 assert held == sorted(held) and held[-1] >= early and key[len(held) :] == [-1] * (4 - len(held))
+
+
+@pytest.mark.parametrize("gap", ["any", "near", "far", "mixed"])
+def test_a_schedule_keeps_the_binding_asked_in_its_window(gap):
+    random = Random("t", "train", 2, torch.arange(500))
+    counts = balanced_counts(random, 9, 4)
+    asked = random.below("asked", 9, bound=4) % counts
+    before, after = asked, counts - 1 - asked
+    early, late = int(before.sum(1).max()), int(after.sum(1).max())
+    slots = schedule(random, counts, 4, early, 14, gap, asked, late)
+    assert ((slots >= 0).sum(-1) == counts).all() and int(slots.max()) < early + 14 + late
+    for row, which in zip(slots.tolist(), asked.tolist(), strict=True):
+        used = [slot for key in row for slot in key if slot >= 0]
+        assert len(set(used)) == len(used)
+        for key, number in zip(row, which, strict=True):
+            held = [slot for slot in key if slot >= 0]
+            assert held == sorted(held) and early <= held[number] < early + 14
 
 
 def test_recall_asks_each_binding_once_at_a_uniform_lag():

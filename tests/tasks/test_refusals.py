@@ -20,7 +20,7 @@ REFUSED = [
     ("associative_recall", {"layout": "interleaved", "lags": 9}, ("lags=9", "pairs=8"), {"lags": 8}),
     ("associative_recall", {"queries": 9}, ("queries=9", "8"), {"queries": 8}),
     ("associative_recall", {"repeats": 9}, ("repeats=9", "pairs=8"), {"repeats": 8}),
-    ("key_overwrite", {"versions": 8}, ("length=54", "raise length to"), {"length": 80}),
+    ("key_overwrite", {"versions": 8}, ("length=64", "raise length to"), {"length": 80}),
     ("key_overwrite", {"lags": 5}, ("lags=5", "keys=6"), {"lags": 6}),
     ("key_overwrite", {"value_vocabulary": 10}, ("value_vocabulary=10", "17"), {"value_vocabulary": 17}),
     ("key_overwrite", {"versions": 0}, ("versions=0", "1"), {"versions": 1}),
