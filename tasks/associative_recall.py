@@ -289,8 +289,10 @@ class AssociativeRecall(Task):
         return targets
 
     def chance(self, batch: Batch) -> Tensor:
-        """NONE as often as it is right, else one among the values written before the query."""
-        queries, unknown = batch.queries, self.unknown / self._queries
+        """NONE as often as it is right in this example, else one among the values written before the query."""
+        queries = batch.queries
+        asked = (queries["position"] >= 0).sum(1, keepdim=True)  # with `pool` a key that never turned up is not asked
+        unknown = self.unknown / asked
         values = queries["load"] - self.repeats
         known = (1 - unknown) / values.clamp(min=1)
         guess = torch.where(queries["condition"] == 1, unknown, known)

@@ -70,3 +70,17 @@ def test_answering_none_to_every_previous_query_scores_at_chance(versions):
     assert torch.allclose(chance[none], torch.tensor(1 / versions))
     # a guesser that says NONE as often as it is right, and else any value, gains nothing by knowing when
     assert torch.allclose(chance[~none], torch.tensor((1 - 1 / versions) / task.writes))
+
+
+def test_none_counts_among_the_queries_that_an_example_has():
+    """With a pool of keys an example asks those that turned up: the share of unknown queries differs between examples."""
+    task = make_task("associative_recall", pool=6, unknown=3)
+    batch = task.sample(torch.arange(500))
+    used = batch.queries["position"] >= 0
+    none = (batch.queries["target"] == task.vocabulary.token("none")) & used
+    share = none.sum(1) / used.sum(1)
+    assert share.unique().numel() > 2
+    chance = task.chance(batch)
+    assert torch.allclose(chance[none], share[:, None].expand_as(chance)[none])
+    known = used & ~none
+    assert torch.allclose(chance[known], ((1 - share) / task.pairs)[:, None].expand_as(chance)[known])
