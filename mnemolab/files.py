@@ -66,8 +66,15 @@ def existing(path: str | Path, what: str) -> Path:
 
 @contextmanager
 def held(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold an exclusive lock on `path`; yields whether it was had. The kernel frees it when the process dies."""
-    with open(path, "a", encoding="utf-8") as file:
+    """Hold an exclusive lock on `path`; yields whether it was had. The kernel frees it when the process dies.
+
+    Raises BadRequest when the file cannot be opened.
+    """
+    try:
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise BadRequest(f"{path}: cannot open this lock ({error.strerror}); remove it") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

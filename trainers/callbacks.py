@@ -1,5 +1,6 @@
 """What happens between segments of steps: rows of metrics, looks at the validation stream, checkpoints, progress, stops."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from mnemolab.trainers.data import sample_range
 from mnemolab.trainers.folder import METRICS
 from mnemolab.trainers.module import RunModule
 from mnemolab.trainers.scoring import evaluate
-from mnemolab.trainers.stops import Stopped
+from mnemolab.trainers.stops import NotFinite, Stopped
 
 __all__ = ["Metrics", "Resume", "Watch"]
 
@@ -29,6 +30,7 @@ class Metrics(Callback):
     def __init__(self, folder: Any, config: RunConfig, task: Task, log_every: int):
         self.folder, self.config, self.task, self.log_every = folder, config, task, log_every
         self._validation = self._chance = None
+        self._norm = 0.0
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         module: RunModule = pl_module
@@ -39,6 +41,7 @@ class Metrics(Callback):
             row = {"loss": _mean(trainer, sum(state.losses) / count), "grad_norm": sum(state.norms) / count}
             row["learning_rate"] = module.steps.rates[state.step - 1]
             self._write(trainer, state.step, "train", row)
+            self._norm = row["grad_norm"]
             state.losses.clear()
             state.norms.clear()
         if last or state.step % budget.evaluate_every == 0:
@@ -56,6 +59,8 @@ class Metrics(Callback):
             self._validation, self._chance = batch, self.task.chance(batch)[used].mean().item()
         assert self._chance is not None
         found = evaluate(module.model, self._validation, self.task, self.config.precision)
+        if not math.isfinite(found["loss"]):  # no step may follow the last one, which would have met it
+            raise NotFinite(state.step, found["loss"], self._norm, validation=True)
         self._write(trainer, state.step, "validation", found)
         state.validation = found
         state.best_accuracy = max(state.best_accuracy, found["accuracy"])

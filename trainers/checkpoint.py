@@ -22,13 +22,18 @@ def save_bytes(path: Path, value: dict[str, Any]) -> None:
     write_atomic(path, lambda temporary: temporary.write_bytes(buffer.getbuffer()) and None)
 
 
-def read_resume(folder: Path) -> dict[str, Any] | None:
-    """The checkpoint to go on from, or None. One that cannot be read is put aside with a note: the run starts again."""
+def read_resume(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """The checkpoint of the run `config` to go on from, or None.
+
+    One that cannot be read, or is another run's, is put aside with a note: the run starts again.
+    """
     path = folder / RESUME
     if not path.exists():
         return None
     try:
         saved = load_checkpoint(path)
+        if saved.get("config") != config or "optimiser" not in saved:
+            raise BadRequest(f"{path}: not a checkpoint of this run")
         saved["state"] = TrainState.from_dict(saved["state"])
     except (BadRequest, KeyError, TypeError) as error:
         aside = path.with_suffix(".unreadable")

@@ -56,7 +56,7 @@ def fit_run(
         how = fit_ranks(config, folder, device.type, devices, loggers, tell, stop, plugins)
         return replace(fit_run(config, folder, device, loggers), how=how)  # the folder holds the end of the run
     task, model = config.make_task(), config.make_model()
-    saved = read_resume(folder)
+    saved = read_resume(folder, config.to_dict())
     state = TrainState()
     if saved is not None:
         state = saved["state"]
@@ -120,4 +120,5 @@ def _explain(error: NotFinite, config: RunConfig, model: Backbone) -> RunFailed:
         "batch_indices": [(error.step - 1) * size, error.step * size],
         "parameter_norms": {name: norm if math.isfinite(norm) else str(norm) for name, norm in norms.items()},
     }
-    return NotFiniteRun(f"{error}; the parameters before this step are kept; lower learning_rate or clip", details)
+    kept = "" if error.validation else " the parameters before this step are kept;"
+    return NotFiniteRun(f"{error};{kept} lower learning_rate or clip", details)

@@ -120,11 +120,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         if not line:
             continue
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            row = json.loads(line)
+            row["step"] + 0
+        except (json.JSONDecodeError, TypeError, KeyError) as error:
             if number == len(lines):  # no newline after it: the write did not finish
                 break
-            raise BadRequest(f"{path}, line {number}: not JSON; delete the folder and run it again") from error
+            raise BadRequest(f"{path}, line {number}: not a row of metrics; delete the folder, run it again") from error
+        rows.append(row)
     return rows
 
 

@@ -48,6 +48,8 @@ def train(
     loss or gradient is not finite, RunFailed for what else goes wrong; `failure.json` then says what.
     """
     device = resolve_device(config.device)
+    if device.type == "cuda" and devices > torch.cuda.device_count():
+        raise BadRequest(f"devices={devices}: this machine has {torch.cuda.device_count()} GPUs")
     if config.budget.batch_size % devices:
         raise BadRequest(f"batch_size={config.budget.batch_size} does not split over {devices} devices evenly")
     folder = output_folder(Path(output_folder(out)) / config.run_id)
@@ -57,6 +59,8 @@ def train(
             raise Busy(f"{folder}: another process is at this run; wait for it, or stop it")
         if is_finished(folder):
             run = load_run(folder)
+            if run.config != config or run.result.get("run_id") != config.run_id:
+                raise BadRequest(f"{folder}: holds another run than its name says; delete the folder and run it again")
             if run.result.get("test") is not None or not read_test:
                 return run
         try:
@@ -169,7 +173,7 @@ def _recorded(folder: Path, error: Exception) -> Exception:
         return error
     if isinstance(error, OSError):
         return RunFailed(f"{folder}: cannot write there ({error.strerror}); free some space and start the run again")
-    return RunFailed(f"{folder}: {kind}: {error}")
+    return RunFailed(f"{folder}: {kind}: {' '.join(str(error).split())}")
 
 
 def _with_bar(config: RunConfig, tell: Tell | None, progress: bool) -> Tell | None:

@@ -16,10 +16,12 @@ class Stopped(Exception):
 
 
 class NotFinite(Exception):
-    """Loss or gradient of one step is NaN or infinite. Steps count from 1."""
+    """Loss or gradient of one step, or the `validation` loss after it, is NaN or infinite. Steps count from 1."""
 
-    def __init__(self, step: int, loss: float, grad_norm: float):
-        super().__init__(f"not finite at step {step}: loss {loss}, gradient norm {grad_norm}")
+    def __init__(self, step: int, loss: float, grad_norm: float, *, validation: bool = False):
+        text = f"validation loss {loss} after it" if validation else f"loss {loss}, gradient norm {grad_norm}"
+        super().__init__(f"not finite at step {step}: {text}")
+        self.validation = validation
         self.step, self.loss, self.grad_norm = step, loss, grad_norm
 
 

@@ -149,6 +149,35 @@ def test_nan_stops_the_run_and_says_where(tiny, tmp_path, monkeypatch):
     assert not (folder / "failure.json").exists()
 
 
+def test_nan_at_the_last_look_is_told_as_such(tiny, tmp_path, monkeypatch):
+    """The last update may spoil the model without a step after it that would notice."""
+    monkeypatch.setattr("mnemolab.trainers.callbacks.evaluate", lambda *args: {"loss": float("nan"), "accuracy": 0.0})
+    with pytest.raises(NotFiniteRun, match="step 3: validation loss nan after it; lower"):
+        train(tiny(), tmp_path)
+    folder = tmp_path / tiny().run_id
+    assert json.loads((folder / "failure.json").read_text())["step"] == 3
+    assert [row["split"] for row in metrics(folder)] == ["train"]
+
+
+def test_a_folder_with_another_run_in_it_is_not_taken_for_this_one(tiny, tmp_path):
+    other = train(tiny(seed=1), tmp_path)
+    other.folder.rename(tmp_path / tiny().run_id)
+    with pytest.raises(BadRequest, match="another run than its name says"):
+        train(tiny(), tmp_path)
+
+
+def test_a_checkpoint_of_another_run_is_put_aside(tiny, tmp_path, capsys):
+    seen = []
+    with pytest.raises(Stopped):
+        train(tiny(seed=1), tmp_path / "a", tell=lambda state: seen.append(1), stop=lambda: bool(seen))
+    folder = tmp_path / "b" / tiny().run_id
+    folder.mkdir(parents=True)
+    (tmp_path / "a" / tiny(seed=1).run_id / "resume.ckpt").rename(folder / "resume.ckpt")
+    run = train(tiny(), tmp_path / "b")
+    assert "not a checkpoint of this run" in capsys.readouterr().err
+    assert (run.result["resumed"], run.result["test"]) == (0, train(tiny(), tmp_path / "c").result["test"])
+
+
 def test_asked_to_stop_it_saves_itself_and_goes_on_later(tiny, tmp_path):
     seen = []
     with pytest.raises(Stopped):
@@ -206,8 +235,14 @@ def test_what_cannot_start_fails_before_any_step(tiny, tmp_path, monkeypatch):
     (tmp_path / tiny().run_id).write_text("a file where the run's folder must be")
     with pytest.raises(BadRequest, match="cannot write there"):
         train(tiny(), tmp_path)
+    (tmp_path / "out" / tiny().run_id / "lock").mkdir(parents=True)
+    with pytest.raises(BadRequest, match="cannot open this lock"):
+        train(tiny(), tmp_path / "out")
     with pytest.raises(BadRequest, match="does not split"):
         train(tiny(), tmp_path / "out", devices=3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(BadRequest, match="devices=2: this machine has 1 GPUs"):
+        train(tiny(device="cuda"), tmp_path / "out", devices=2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(BadRequest, match="no usable GPU"):
         train(tiny(device="cuda"), tmp_path / "out")
@@ -249,7 +284,9 @@ def spoil(folder, name, content=None):
         ("records.parquet", None, "not read"),
         ("model.pt", b"cut short", "not a mnemolab checkpoint"),
         ("model.pt", None, "no such file"),
-        ("metrics.jsonl", b'{"step": 1}\nnonsense\n{"step": 2}\n', "line 2: not JSON"),
+        ("metrics.jsonl", b'{"step": 1}\nnonsense\n{"step": 2}\n', "line 2: not a row"),
+        ("metrics.jsonl", b'3\n{"step": 2}\n', "line 1: not a row"),
+        ("metrics.jsonl", b'{"step": 1}\n{"loss": 2}\n', "line 2: not a row"),
     ],
 )
 def test_foreign_and_corrupt_folders_get_one_clear_line(tiny, tmp_path, name, content, words):
