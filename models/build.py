@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 from mnemolab.errors import BadRequest, hint
 from mnemolab.fields import build
 from mnemolab.models.config import ExpertsConfig, MixerConfig, ModelConfig, parse_ratio
+from mnemolab.models.idle import refuse_contradictions, refuse_idle
 from mnemolab.models.lineage import STAGES, Stage
 
 __all__ = ["field_names", "make_model", "model_config"]
@@ -65,6 +67,8 @@ def model_config(
         chosen = {**row.experts, **{key: value for key, value in given.items() if key in expert_names}}
         experts = build(ExpertsConfig, chosen, "model")
     config = replace(config, mixers=tuple(_with(mixer, given) for mixer in mixers), experts=experts)
+    refuse_idle(config, given, (*mixers, SimpleNamespace(**row.model), SimpleNamespace(**row.experts)))
+    refuse_contradictions(config)
     return config if match == "none" else _matched(config, match, given)
 
 
@@ -74,6 +78,10 @@ def _matched(config: ModelConfig, match: str, given: Mapping[str, Any]) -> Model
 
     if match not in ("params", "state"):
         raise BadRequest(f"match={match!r}; {hint(match, ('none', 'params', 'state'))}")
+    if match == "params" and config.mlp == "none":
+        raise BadRequest(
+            "mlp='none': match='params' solves for the MLP's width; keep an mlp, or choose match='none' and a head_dim"
+        )
     solved = ("mlp_width", "expert_width") if match == "params" else ("key_dim", "value_dim")
     for name in solved:
         if given.get(name):

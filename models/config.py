@@ -38,7 +38,6 @@ class HeadsConfig(MixerConfig):
     gate_rank: int = setting(0, "rank of the output gate's projection; 0 for full, -1 for head_dim", low=-1)
     gate_bias: bool = setting(False, "a bias in the low-rank output gate")
     gate_first: bool = setting(False, "gate before a norm over all heads together (Mamba-2), not after a norm per head")
-    key_heads: int = setting(0, "heads of q and k, each shared by heads / key_heads value heads; 0 for all", low=0)
     expand_key: float = setting(1.0, "key channels per head, over head_dim", low=0.0)
     expand_value: float = setting(1.0, "value channels per head, over head_dim", low=0.0)
     key_dim: int = setting(0, "key channels per head; 0 for head_dim * expand_key", low=0)
@@ -67,6 +66,7 @@ class MemoryConfig(HeadsConfig):
         "silu_l2", "what makes keys and queries", choices=("silu_l2", "elu1", "silu", "identity")
     )
     normalize: bool | None = setting(None, "divide by the sum of weights; None for elu1 keys with additive writes only")
+    key_heads: int = setting(0, "heads of q and k, each shared by heads / key_heads value heads; 0 for all", low=0)
     skip: bool = setting(False, "add a learned multiple of v to the output (Mamba-2's D)")
     scale: float = setting(0.0, "factor on the read; 0 for key_dim ** -0.5", low=0.0)
 
@@ -76,6 +76,11 @@ class MemoryConfig(HeadsConfig):
             raise BadRequest(f"half_life={self.half_life}: give 0.2 tokens or more, or 0 for the gate's own spread")
         if self.write == "step" and self.decay != "scalar":
             raise BadRequest(f"write='step' needs decay='scalar', not {self.decay!r}: the step size drives the decay")
+        if self.write == "step" and self.decay_gate != "softplus":
+            raise BadRequest(
+                f"decay_gate={self.decay_gate!r} with write='step': the step size is a softplus and drives the decay; choose "
+                "decay_gate='softplus', or another write"
+            )
         if self.normalize and self.write != "additive":
             raise BadRequest(
                 f"normalize=True needs write='additive', not {self.write!r}: a sum of weights has no erasures"

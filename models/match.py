@@ -26,14 +26,10 @@ def matched(config: ModelConfig, reference: ModelConfig, match: str) -> ModelCon
 
 
 def match_parameters(config: ModelConfig, reference: ModelConfig) -> ModelConfig:
-    """Solves the MLP's hidden width, which leaves the memory as it is; without an MLP, head_dim."""
+    """Solves the MLP's hidden width, which leaves the memory as it is."""
     target = _weights(reference)
-    if config.mlp == "none":
-        solved = _solve(lambda size: replace(config, head_dim=size), _weights, target, config.head_dim)
-    else:
-        solved = _solve(lambda size: replace(config, mlp_width=size), _weights, target, config.hidden)
-    size = "head_dim" if config.mlp == "none" else "mlp_width"
-    return _checked(solved, _weights(solved), target, "parameters", size)
+    solved = _solve(lambda size: replace(config, mlp_width=size), _weights, target, config.hidden)
+    return _checked(solved, _weights(solved), target, "parameters", "mlp_width")
 
 
 def match_state(config: ModelConfig, reference: ModelConfig) -> ModelConfig:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.norms import rms_norm_gated
 from mnemolab.kernels.operands import MAX_CHANNELS
-from mnemolab.models.config import HeadsConfig, ModelConfig
+from mnemolab.models.config import HeadsConfig, MemoryConfig, ModelConfig
 from mnemolab.models.fused import Fused
 from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.norms import RMSNorm
@@ -33,7 +33,8 @@ class HeadsMixer(Mixer):
     def __init__(self, model: ModelConfig, config: HeadsConfig):
         super().__init__()
         self.config, self.width, self.heads = config, model.width, model.heads
-        self.key_heads = config.key_heads or model.heads
+        # attention with shared queries would give all heads one pattern
+        self.key_heads = (isinstance(config, MemoryConfig) and config.key_heads) or model.heads
         if model.heads % self.key_heads:
             raise BadRequest(f"key_heads={self.key_heads} does not divide heads={model.heads}; choose a divisor")
         self.key_dim = config.key_dim or max(1, round(model.head_dim * config.expand_key))

@@ -127,6 +127,32 @@ def test_without_attention_memory_is_constant_in_length_and_with_it_it_grows():
         (("kda", {"match": "param"}), ("match='param'", "'params'")),
         (("gpt2", {"match": "state"}), ("state", "token", "params")),
         (("kda", {"match": "params", "mlp_width": 8}), ("mlp_width=8", "params")),
+        (("kda", {"match": "params", "mlp": "none"}), ("mlp='none'", "match='params'", "match='none'")),
+        (("deltanet", {"half_life": 10.0}), ("half_life=10.0", "decay", "leave half_life out", "deltanet")),
+        (("deltanet", {"decay_gate": "bounded"}), ("decay_gate='bounded'", "decay='scalar' or 'channel'")),
+        (("kda", {"decay": "fixed", "decay_gate": "bounded"}), ("decay_gate='bounded'", "decay='scalar' or 'channel'")),
+        (("gated_deltanet", {"decay_rank": 4}), ("decay_rank=4", "decay='channel'")),
+        (("kda", {"half_life": 9.0, "decay_floor": 0.0}), ("decay_floor=0.0", "half_life=0")),
+        (("linear_attention", {"beta_max": 2.0}), ("beta_max=2.0", "write")),
+        (("mamba2", {"beta_max": 2.0}), ("beta_max=2.0", "write")),
+        (("mamba2", {"decay_gate": "logsigmoid"}), ("decay_gate='logsigmoid'", "write='step'", "'softplus'")),
+        (("mamba2", {"decay_gate": "bounded"}), ("decay_gate='bounded'", "write='step'", "'softplus'")),
+        (("gpt2", {"key_heads": 1}), ("unknown field 'key_heads'", "gpt2")),
+        (("gpt2", {"half_life": 10.0}), ("unknown field 'half_life'", "gpt2")),
+        (("gpt2", {"extra": True}), ("extra=True", "second")),
+        (("kda", {"mlp": "none", "mlp_width": 9}), ("mlp_width=9", "mlp")),
+        (("kda", {"residual_block": 3}), ("residual_block=3", "residual='attention'")),
+        (("kda", {"activation": "situ"}), ("activation='situ'", "mlp='moe' or 'latent_moe'")),
+        (("kda", {"mlp": "moe", "latent_width": 8}), ("latent_width=8", "latent_moe")),
+        (("kda", {"mlp": "moe", "balance": "none", "balance_rate": 0.1}), ("balance_rate=0.1", "balance='sign'")),
+        (("kda", {"conv": 0, "conv_bias": True}), ("conv_bias=True", "conv")),
+        (("kda", {"gate_bias": True}), ("gate_bias=True", "gate_rank")),
+        (("kda", {"gate": "none", "gate_rank": 4}), ("gate_rank=4", "gate")),
+        (("kda", {"output_norm": False, "gate_first": True}), ("gate_first=True", "output_norm")),
+        (("kda", {"key_dim": 8, "expand_key": 0.5}), ("expand_key=0.5", "key_dim")),
+        (("kimi_linear", {"recipe": "published", "query_rank": 8}), ("query_rank=8", "low_rank_query")),
+        (("linear_attention", {"positions": "rotary", "feature_map": "elu1"}), ("rotary", "elu1", "silu_l2")),
+        (("linear_attention", {"recipe": "published", "positions": "rotary"}), ("rotary", "elu1", "learned")),
         (("gated_deltanet2", {"match": "params", "width": 4, "head_dim": 64}), ("gated_deltanet2", "parameters")),
     ],
     ids=lambda value: str(value)[:60],
@@ -138,6 +164,35 @@ def test_bad_requests_get_one_clear_line(request_, parts):
     message = str(error.value)
     assert "\n" not in message
     assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_block_of_defaults_fits_every_stage(name):
+    """A sweep over stages shares one block: a setting at its default is no setting, whatever the stage."""
+    block = {"half_life": 0.0, "beta_max": 1.0, "decay_gate": "softplus", "residual_block": 0, "activation": "swiglu"}
+    for recipe in STAGES[name].recipes:
+        config = model_config(name, recipe=recipe, vocab_size=9)
+        known = {field for part in (config, *config.mixers) for field in vars(part)}
+        told = {field: value for field, value in block.items() if field in known}
+        # K3 has a decay gate and an activation of its own
+        told = {field: value for field, value in told.items() if (name, field) not in DIFFERENT}
+        assert model_config(name, recipe=recipe, vocab_size=9, **told) == config
+
+
+DIFFERENT = {("kimi_k3", "activation"), ("kimi_k3", "decay_gate"), ("gla", "decay_gate")}
+
+
+@pytest.mark.parametrize(("name", "recipe"), ALL)
+def test_what_a_stage_says_of_itself_can_be_given_back(name, recipe):
+    told = describe(name)["recipes"][recipe]["fields"]
+    told.pop("second")
+    assert model_config(name, recipe=recipe, **{k: v for k, v in told.items() if v is not None}).pattern
+
+
+def test_a_setting_counts_when_either_mixer_of_a_hybrid_has_a_use_for_it():
+    assert model_config("deltanet", second="kda", half_life=9.0, vocab_size=9).depth == 4
+    with pytest.raises(BadRequest, match=r"half_life=9.0"):
+        model_config("deltanet", second="linear_attention", half_life=9.0, vocab_size=9)
 
 
 def test_more_tokens_than_learned_positions():

@@ -11,11 +11,11 @@ from mnemolab.trainers.config import flat_row
 
 
 def test_plain_values_come_back_as_they_went(tiny):
-    config = tiny(**{"optimiser.learning_rate": 1e-3, "model.half_life": 10.0})
+    config = tiny(**{"optimiser.learning_rate": 1e-3, "model.init_std": 10.0})
     again = RunConfig.from_dict(config.to_dict())
     assert again == config
     assert again.run_id == config.run_id
-    assert again.model["half_life"] == 10.0
+    assert again.model["init_std"] == 10.0
 
 
 def test_defaults_written_out_do_not_change_the_hash(tiny, values):
@@ -29,9 +29,9 @@ def test_defaults_written_out_do_not_change_the_hash(tiny, values):
 @pytest.mark.parametrize(
     ("field", "spellings"),
     [
-        ("model.half_life", [20, 20.0, "20", "2e1"]),
+        ("model.init_std", [20, 20.0, "20", "2e1"]),
         ("model.scale", [1, 1.0]),
-        ("model.half_life", [1, 1.0, "1"]),
+        ("model.init_std", [1, 1.0, "1"]),
         ("optimiser.learning_rate", [1, 1.0, "1e0"]),
         ("budget.steps", [6, "6"]),
         ("task.versions", [3, "3"]),
@@ -46,7 +46,7 @@ def test_a_size_left_to_be_solved_for_stays_so(tiny):
     assert RunConfig.from_dict(config.to_dict()) == config
 
 
-@pytest.mark.parametrize("field", ["optimiser.learning_rate", "optimiser.clip", "optimiser.warmup", "model.half_life"])
+@pytest.mark.parametrize("field", ["optimiser.learning_rate", "optimiser.clip", "optimiser.warmup", "model.init_std"])
 def test_not_a_number_is_refused_though_no_range_excludes_it(tiny, field):
     with pytest.raises(BadRequest, match=rf"{field}=nan: use a finite number"):
         tiny(**{field: float("nan")})
