@@ -15,6 +15,7 @@ from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, take
 from mnemolab.tasks.random import Random, constant, sort_distinct
 from mnemolab.tasks.recall_layouts import Places, contiguous, interleaved, scattered
+from mnemolab.tasks.spacing import pairs_needed, spaced
 from mnemolab.tasks.vocabulary import Vocabulary
 
 __all__ = ["AssociativeRecall"]
@@ -30,13 +31,14 @@ class AssociativeRecall(Task):
     `layout` "context": writes and filler, then all queries in random order; "mqar": writes, then queries scattered in filler
     (Arora et al. 2023, Zoology); "interleaved": queries between writes, with the lag in writes drawn by design.
     Variations, one at a time: `fan` gives keys 1 .. fan values, each asked with its ordinal (`#2 k1`); `repeats` writes some
-    pairs twice; `pool` draws the key of every pair anew from few keys and asks the latest value (Schlag et al. 2021).
+    pairs twice, 1, 2, 4 .. `spacings` slots apart whatever the lag after the second; `pool` draws the key of every pair anew
+    from few keys and asks the latest value (Schlag et al. 2021).
     `family` makes keys of two tokens, a stem that 1 .. family keys share and an ending. `unknown` adds queries of keys that
     were never bound: their answer is NONE.
     """
 
     name: ClassVar[str] = "associative_recall"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     axes: ClassVar[tuple[str, ...]] = ("pairs", "lag_writes", "lag_tokens", "fan", "neighbours", "spacing", "load")
     conditions: ClassVar[tuple[str, ...]] = ("known", "unknown")
 
@@ -49,6 +51,7 @@ class AssociativeRecall(Task):
     unknown: int = setting(0, "further queries, of keys that were never bound", low=0)
     fan: int = setting(1, "most values of a key; 1 .. fan are mixed in a sequence", low=1, high=64)
     repeats: int = setting(0, "pairs that are written twice", low=0)
+    spacings: int = setting(4, "repeats: the two writes are 1, 2, 4 .. slots apart, at most this", low=1, high=4096)
     pool: int = setting(0, "keys that every binding draws from with replacement; 0 gives each its own", low=0)
     family: int = setting(1, "most keys that share a stem; above 1 a key is two tokens", low=1)
     lags: int = setting(4, "interleaved: the lag in writes is drawn on 0 .. lags - 1", low=1)
@@ -67,8 +70,11 @@ class AssociativeRecall(Task):
             )
         if varied and self.layout != "context":
             raise BadRequest(f"{varied[0]}={getattr(self, varied[0])} needs layout=context, not {self.layout!r}")
-        if self.repeats > self.pairs:
-            raise BadRequest(f"repeats={self.repeats} is more than pairs={self.pairs}; lower it")
+        if self.repeats and self.pairs < (needed := pairs_needed(self.repeats, self.spacings)):
+            raise BadRequest(
+                f"repeats={self.repeats} at spacings={self.spacings}: pairs={self.pairs} leave no room for every spacing at "
+                f"every lag; raise pairs to {needed} or more, or lower repeats or spacings"
+            )
         if self.layout == "interleaved" and (self.lags > self.pairs or self.queries):
             raise BadRequest(
                 f"layout=interleaved asks the first pairs - lags + 1 = {self.pairs - self.lags + 1} bindings: needs lags <= pairs "
@@ -215,7 +221,11 @@ class AssociativeRecall(Task):
             sizes = enumerate(self._sizes)
             everyone = constant(tuple(key for key, size in sizes for _ in range(size)), random.device)
         elif self.repeats:
-            everyone = torch.cat([everyone, everyone[: self.repeats]])
+            first, second = spaced(random, self.repeats, self._writes, self.spacings)
+            group = torch.full((len(random), self._writes), -1, dtype=torch.int64, device=random.device)
+            twice = everyone[: self.repeats].expand_as(first)
+            group.scatter_(1, first, twice).scatter_(1, second, twice)
+            return torch.where(group < 0, (group < 0).long().cumsum(1) - 1 + self.repeats, group)
         else:
             return everyone.expand(len(random), -1)
         return everyone[random.permutation("writes", self._writes)]
@@ -239,11 +249,11 @@ class AssociativeRecall(Task):
         number = constant(tuple(family), random.device)
         stems = random.distinct("stems", families, self.key_vocabulary)[:, number] + vocabulary.keys.start
         sharing = constant(tuple(size), random.device).expand_as(keys)
-        if self.pool == 0 and self.fan == 1 and not self.repeats:  # slots are keys: mix families over serial positions
-            mix = random.permutation("families", self._groups)
-            rest = torch.arange(self._groups, count, device=random.device).expand(len(random), -1)
-            mix = torch.cat([mix, rest], 1)
-            stems, sharing = stems.gather(1, mix), sharing.gather(1, mix)
+        # a key's number says where it stands and how often it is written: families are mixed over the numbers
+        mix = random.permutation("families", self._groups)
+        rest = torch.arange(self._groups, count, device=random.device).expand(len(random), -1)
+        mix = torch.cat([mix, rest], 1)
+        stems, sharing = stems.gather(1, mix), sharing.gather(1, mix)
         return keys + vocabulary["endings"].start, stems, sharing
 
     def _place(self, random: Random, group: Tensor) -> Places:

@@ -38,7 +38,7 @@ _WORDS = {
     "age": "age of the stale value (versions back)",
     "step": "training step",
     "fan": "fan (values bound to the key)",
-    "spacing": "spacing of the two writes (tokens)",
+    "spacing": "spacing of the two writes (writes)",
     "depth": "depth of the needle",
     "length": "length (tokens)",
 }

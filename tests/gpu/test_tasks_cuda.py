@@ -15,7 +15,7 @@ CASES = [
     ("associative_recall", {"layout": "interleaved", "lag_law": "log", "unknown": 3}),
     ("associative_recall", {"fan": 2, "family": 2, "unknown": 2, "length": 80}),
     ("associative_recall", {"pool": 4}),
-    ("associative_recall", {"repeats": 4}),
+    ("associative_recall", {"repeats": 4, "pairs": 13, "length": 64}),
     ("associative_recall", {"pairs": 64, "length": 256, "key_vocabulary": 4096, "value_vocabulary": 4096}),
     ("key_overwrite", {}),
     ("key_overwrite", {"ask": "mixed", "length": 70, "gap": "mixed"}),

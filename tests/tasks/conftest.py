@@ -13,7 +13,7 @@ CASES = [
     ("associative_recall", {"unknown": 3, "queries": 4}),
     ("associative_recall", {"fan": 3}),
     ("associative_recall", {"fan": 2, "family": 2, "unknown": 2, "length": 80}),
-    ("associative_recall", {"repeats": 4}),
+    ("associative_recall", {"repeats": 4, "pairs": 13, "length": 64}),
     ("associative_recall", {"pool": 4}),
     ("associative_recall", {"pool": 4, "queries": 1}),
     ("associative_recall", {"family": 3}),

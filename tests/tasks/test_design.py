@@ -142,6 +142,34 @@ def test_recall_asks_each_binding_once_at_a_uniform_lag():
     independent(column(fan, "fan"), column(fan, "lag_writes"))
 
 
+@pytest.mark.parametrize("pairs, repeats, spacings", [(13, 4, 4), (20, 3, 9), (8, 2, 4)])
+def test_spacing_is_balanced_and_crossed_with_the_lag(pairs, repeats, spacings):
+    """A pair written twice at spacing s and asked at lag l: s takes its levels equally often, whatever l is."""
+    task = make_task("associative_recall", pairs=pairs, repeats=repeats, spacings=spacings, length=96)
+    batch = task.sample(torch.arange(6000))
+    twice = column(batch, "spacing") > 0
+    assert int(twice.sum()) == 6000 * repeats
+    spacing, lag = column(batch, "spacing")[twice], column(batch, "lag_writes")[twice]
+    levels = [2**j for j in range(8) if 2**j <= spacings]
+    level = torch.tensor([levels.index(s) for s in spacing.tolist()])
+    uniform(level, len(levels))
+    uniform(lag, pairs + repeats - levels[-1])
+    independent(level, lag)
+    independent(level, column(batch, "query_index")[twice])
+    # keys written once, the controls, are asked at the same lags, though not each as often
+    once = column(batch, "lag_writes")[~twice].bincount(minlength=pairs + repeats)
+    assert once.min() > 100
+
+
+@pytest.mark.parametrize("fields, axis", [({"repeats": 2, "pairs": 12}, "spacing"), ({"fan": 3, "pairs": 12}, "fan")])
+def test_families_are_not_tied_to_what_else_sets_keys_apart(fields, axis):
+    task = make_task("associative_recall", family=3, length=96, **fields)
+    batch = task.sample(torch.arange(4000))
+    first = batch.queries["ordinal"] == (0 if axis == "fan" else batch.queries["ordinal"])  # one query a key
+    assert set(column(batch, "neighbours").tolist()) == {0, 1, 2}
+    independent(column(batch, "neighbours", first), column(batch, axis, first))
+
+
 @pytest.mark.parametrize("law", ["uniform", "log"])
 def test_interleaved_recall_draws_the_lag_apart_from_the_serial_position(law):
     batch = make_task("associative_recall", pairs=12, lags=5, layout="interleaved", lag_law=law, length=64).sample(
@@ -256,6 +284,7 @@ CHANGES = {
         "unknown": (2, {}),
         "fan": (2, {}),
         "repeats": (2, {}),
+        "spacings": (2, {"repeats": 1}),
         "pool": (4, {}),
         "family": (2, {}),
         "lags": (6, {"layout": "interleaved"}),

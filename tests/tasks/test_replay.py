@@ -70,7 +70,7 @@ def test_families_share_their_stems():
 
 
 def test_repeated_pairs_keep_their_value_and_say_their_spacing():
-    task = make_task("associative_recall", repeats=3)
+    task = make_task("associative_recall", repeats=3, pairs=10, length=64)
     spaced = 0
     for row, query in rows(task.sample(torch.arange(N))):
         written = [t for t in range(query["fork"]) if row[t] in task.vocabulary.values]

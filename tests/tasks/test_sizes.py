@@ -60,7 +60,10 @@ def test_associative_recall(pairs, unknown, amount, variation):
     if variation in ("mqar", "interleaved"):
         fields["layout"] = variation
     else:
-        fields[variation] = min(amount, pairs) if variation == "repeats" else amount
+        fields[variation] = amount
+        if variation == "repeats":
+            spacings = 1 + unknown
+            fields |= {"spacings": spacings, "pairs": max(3 * amount - 3 + spacings, 2 * spacings) + pairs}
     holds(fitted("associative_recall", 7, **fields))
 
 
