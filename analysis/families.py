@@ -12,16 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FAMILIES", "Family", "half_life_of", "natural", "unconstrained"]
+__all__ = ["FAMILIES", "LARGEST", "Family", "half_life_of", "natural", "unconstrained"]
 
 Array = NDArray[np.float64]
 _LN2 = float(np.log(2))
+# ln of the longest `vast` half-life: a power of .001 halves after e^693 lags.
+LARGEST = 690.0
 
 
 @dataclass(frozen=True)
 class Family:
     """`curve(lag, *parameters)` with values in 0 to 1. `kinds` says where each parameter lives: `unit` (0, 1), `positive`,
-    or `scale` (positive, in lags). `derived(*parameters)`: the parameters by which the literature knows the curve."""
+    `scale` (positive, in lags), or `vast` (a scale that may be 1e300: slow powers halve only after so many lags). `derived(*parameters)`: the parameters by which the literature knows the curve."""
 
     name: str
     parameters: tuple[str, ...]
@@ -43,7 +45,11 @@ def _power(lag, a, h):
 
 
 def _wickelgren(lag, a, h, psi):
-    return a * np.exp(-psi * np.log1p(lag / h * np.expm1(np.minimum(_LN2 / psi, 60))))
+    # (1 + beta lag)^-psi with ln beta = ln(2^(1/psi) - 1) - ln h, in logarithms: 2^(1/psi) overflows for small psi
+    u = _LN2 / psi
+    with np.errstate(divide="ignore"):
+        log_term = np.log(lag) - np.log(h) + u + np.log(-np.expm1(-u))
+    return a * np.exp(-psi * np.logaddexp(0, log_term))
 
 
 def _logistic(lag, a, h, slope):
@@ -74,15 +80,15 @@ FAMILIES: dict[str, Family] = {
     for family in (
         Family("exponential", ("a", "half_life"), ("unit", "scale"), _exponential, lambda a, h: {"tau": h / _LN2}),
         Family("exponential_floor", ("a", "tau", "floor"), ("unit", "scale", "unit"), _floor, lambda a, tau, c: {}),
-        Family("power", ("a", "half_life"), ("unit", "scale"), _power, lambda a, h: {"b": _LN2 / np.log1p(h)}),
+        Family("power", ("a", "half_life"), ("unit", "vast"), _power, lambda a, h: {"b": _LN2 / np.log1p(h)}),
         Family(
             "wickelgren",
             ("a", "half_life", "psi"),
-            ("unit", "scale", "positive"),
+            ("unit", "vast", "positive"),
             _wickelgren,
-            lambda a, h, psi: {"beta": np.expm1(_LN2 / psi) / h},
+            lambda a, h, psi: {"beta": np.exp(min(_LN2 / psi + np.log(-np.expm1(-_LN2 / psi)) - np.log(h), 700))},
         ),
-        Family("logistic", ("a", "half_life", "slope"), ("unit", "scale", "positive"), _logistic, lambda a, h, s: {}),
+        Family("logistic", ("a", "half_life", "slope"), ("unit", "vast", "positive"), _logistic, lambda a, h, s: {}),
         Family(
             "two_exponentials",
             ("a", "half_life", "weight", "ratio"),
@@ -103,15 +109,19 @@ def half_life_of(family: Family, parameters: Array) -> float:
 
 
 def natural(family: Family, free: Array) -> Array:
-    """Unconstrained coordinates (...,P) to parameters: logistic for `unit`, exponential for the rest."""
-    free = np.clip(free, -30, 30)
-    unit = np.array([kind == "unit" for kind in family.kinds])
-    return np.where(unit, 1 / (1 + np.exp(-free)), np.exp(free))
+    """Unconstrained coordinates (...,P) to parameters: logistic for `unit`, exp(exp(x)) - 1 for `vast`, exp for the rest."""
+    free = np.asarray(free, dtype=float)
+    unit, vast = (np.array([kind == which for kind in family.kinds]) for which in ("unit", "vast"))
+    grown = np.exp(np.clip(free, -30, 30))
+    with np.errstate(over="ignore"):
+        return np.where(unit, 1 / (1 + 1 / grown), np.where(vast, np.expm1(np.minimum(grown, LARGEST)), grown))
 
 
 def unconstrained(family: Family, parameters: Array) -> Array:
     """The inverse of `natural`; the ends of the unit interval are moved in by 1e-9."""
     parameters = np.asarray(parameters, dtype=float)
-    unit = np.array([kind == "unit" for kind in family.kinds])
+    unit, vast = (np.array([kind == which for kind in family.kinds]) for which in ("unit", "vast"))
     inside = np.clip(parameters, 1e-9, 1 - 1e-9)
-    return np.where(unit, np.log(inside) - np.log1p(-inside), np.log(np.maximum(parameters, 1e-12)))
+    positive = np.maximum(parameters, 1e-12)
+    positive = np.where(vast, np.log1p(positive), positive)
+    return np.where(unit, np.log(inside) - np.log1p(-inside), np.log(positive))

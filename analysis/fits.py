@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special, stats
 
 from mnemolab.analysis.cells import per_run
-from mnemolab.analysis.families import FAMILIES, Family, half_life_of, natural, unconstrained
+from mnemolab.analysis.families import FAMILIES, LARGEST, Family, half_life_of, natural, unconstrained
 from mnemolab.analysis.records import require
 from mnemolab.errors import BadRequest, unknown
 
@@ -196,10 +196,15 @@ def _best(shape: Family, cells: Cells, lapse: float, start: Array | None, seed: 
         grid = rng.uniform(0.02, 0.98, size=(400, len(shape.kinds)))
         reach = np.log(max(cells.lag.max(), 1.0)) + 2
         for at, kind in enumerate(shape.kinds):
-            if kind == "scale":
+            if kind in ("scale", "vast"):
                 grid[:, at] = np.exp(rng.uniform(-1, reach, 400))
+            if kind == "vast":  # a third of the starts are slow powers
+                grid[::3, at] = np.expm1(np.log(2) / np.exp(rng.uniform(np.log(0.002), np.log(0.2), len(grid[::3]))))
             elif kind == "positive":
                 grid[:, at] = np.exp(rng.uniform(-1.5, 2, 400))
+        if shape.name == "wickelgren":  # and a third are plain powers, beta = 1
+            grid[::3, 2] = np.exp(rng.uniform(np.log(0.002), 1, len(grid[::3])))
+            grid[::3, 1] = np.expm1(np.log(2) / grid[::3, 2])
         grid[::2, 0] = 0.97
         grid = unconstrained(shape, grid)
         starts = grid[np.argsort(cost(grid))[[0, 3, 12]]]
@@ -274,7 +279,8 @@ def _half_life_interval(
     def place(rest: Array, log_half: float) -> Array:
         """The other coordinates (...,P-1) with the half-life put in."""
         rest = np.asarray(rest, dtype=float)
-        x = np.insert(rest, 1, log_half, axis=-1)
+        vast = shape.kinds[1] == "vast"  # whose coordinate is ln ln(1 + h)
+        x = np.insert(rest, 1, np.log(np.logaddexp(0, log_half)) if vast else log_half, axis=-1)
         if floor:  # a floor below 1/2, and the time constant that gives this half-life
             c = special.expit(rest[..., 1]) / 2
             x[..., 2] = special.logit(np.clip(c, 1e-9, 1 - 1e-9))
@@ -293,15 +299,22 @@ def _half_life_interval(
     def walk(direction: int) -> float:
         """March outwards until the profile has dropped, then bisect; the nuisance coordinates follow along."""
         rest, inside, width = start, middle, 0.1
+        # beyond this no lag that was seen tells half-lives apart; a slow power changes by the power itself, to the very end
+        furthest = LARGEST if shape.kinds[1] == "vast" else np.log(cells.lag.max() + 1) + 16
+        nearest = np.log(cells.lag.max() + 1) - 16
         for _ in range(60):
             outside = inside + direction * width
-            if abs(outside - np.log(cells.lag.max() + 1)) > 16:
-                return outside if direction < 0 else float("inf")
+            if outside < nearest:
+                return outside
+            last = outside >= furthest
+            outside = min(outside, furthest)
             follow, drop = _minimise(lambda r, h=outside: cost(place(r, h)), rest)
             if drop - value > allowed:
                 break
+            if last:
+                return float("inf")
             rest, inside, width = follow, outside, width * 1.6
-        for _ in range(12):
+        for _ in range(14):
             between = (inside + outside) / 2
             follow, drop = _minimise(lambda r, h=between: cost(place(r, h)), rest)
             if drop - value > allowed:

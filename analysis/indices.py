@@ -294,7 +294,11 @@ def contrast(
         known = np.isfinite(y)
         grid = Grid.of(records, None, by, where=(masks[0] | masks[1]) & known)
         run = np.where(grid.at >= 0, grid.at // (grid.shape[1] * grid.shape[2]), -1)
-        parts = [grid.sums(v)[0] for w in overlap_weights(*masks, strata, run) for v in (w * np.where(known, y, 0), w)]
+        parts = [
+            grid.sums(v)[0]
+            for w in overlap_weights(masks[0], masks[1], strata, run)
+            for v in (w * np.where(known, y, 0), w)
+        ]
         tables = np.concatenate(parts, -1)  # (G,E,4)
         groups = [(key, list(tables[rows])) for key, rows in grid.groups(by)]
 

@@ -115,6 +115,32 @@ def test_predict_is_the_planted_curve():
     assert np.abs(predict(found, LAGS, CHANCE, LAPSE) - truth).max() < 0.01
 
 
+@pytest.mark.parametrize("exponent", [0.01, 0.02, 0.05])
+def test_slow_powers_are_no_worse_fitted_than_fast_ones(exponent):
+    """A power of .01 halves after 1e30 lags: no bound on half-lives may stop it, nor its interval."""
+    right = np.round(20_000 * 0.9 * (1 + LAGS) ** -exponent)
+    found = fit(Cells.of(LAGS, right, 20_000), "power")
+    assert found.parameters["b"] == pytest.approx(exponent, rel=0.01) and found.parameters["a"] == pytest.approx(
+        0.9, abs=1e-3
+    )
+    truth = np.expm1(np.log(2) / exponent)
+    assert found.low < truth < found.high < np.inf and found.extrapolated
+    assert np.log(found.high / found.low) > 0.2  # neither end stands still
+    # Wickelgren's law holds the power (beta = 1), so it fits at least as well
+    wider = fit(Cells.of(LAGS, right, 20_000), "wickelgren", interval=False)
+    assert wider.log_likelihood >= found.log_likelihood - 0.5
+
+
+def test_every_family_fits_at_least_as_well_as_the_one_it_holds():
+    """Flat, slow and fast curves: no start or bound keeps a richer family from its special case."""
+    for p in (np.full(len(LAGS), 0.6), 0.9 * np.exp2(-LAGS / 1e5), 0.9 * np.exp2(-LAGS / 0.5), 0.9 * (1 + LAGS) ** -0.03):
+        cells = Cells.of(LAGS, np.round(2000 * p), 2000)
+        best = {n: fit(cells, n, interval=False, overdispersion=False).log_likelihood for n in FAMILIES}
+        for rich in ("exponential_floor", "two_exponentials"):
+            assert best[rich] >= best["exponential"] - 0.3, (rich, best)
+        assert best["wickelgren"] >= max(best["power"], best["exponential"]) - 0.3, best
+
+
 def test_bad_requests():
     with pytest.raises(BadRequest, match="at least 3"):
         Cells.of([1, 1, 2], 1, 2)
