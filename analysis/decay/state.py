@@ -51,21 +51,33 @@ def effective_rank(state: Tensor) -> Tensor:
     return torch.where(total[..., 0] > 1e-12, entropy.exp(), 0.0)
 
 
-def key_overlap(keys: Tensor) -> Tensor:
-    """Root mean square cosine between different keys: (B,N,H,K) -> (H,). Random directions give 1 / sqrt(K)."""
+def key_overlap(keys: Tensor, tokens: Tensor | None = None) -> Tensor:
+    """Root mean square cosine between different keys: (B,N,H,K) -> (H,). Random directions give 1 / sqrt(K).
+
+    `tokens` (B,N) name the keys: writes of one key are not compared with each other, which would measure how well it is
+    recognised. Raises BadRequest when no sequence has two different keys.
+    """
     if keys.shape[1] < 2:
         raise BadRequest(f"key overlap: {keys.shape[1]} keys; need at least 2")
     unit = torch.nn.functional.normalize(keys.double(), dim=-1)
-    gram = torch.einsum("bnhk,bmhk->bhnm", unit, unit)
+    gram = torch.einsum("bnhk,bmhk->bhnm", unit, unit).square()
     n = keys.shape[1]
-    off = gram.square().sum((-1, -2)) - gram.diagonal(dim1=-2, dim2=-1).square().sum(-1)
-    return (off / (n * (n - 1))).mean(0).clamp(min=0).sqrt()
+    other = ~torch.eye(n, dtype=torch.bool, device=keys.device)[None]
+    if tokens is not None:
+        other = other & (tokens[:, :, None] != tokens[:, None])
+    pairs = other.expand(len(keys), n, n).sum()
+    if not bool(pairs):
+        raise BadRequest("key overlap: every write is of one key; need at least 2 different keys")
+    return ((gram * other[:, None]).sum((0, 2, 3)) / pairs).clamp(min=0).sqrt()
 
 
-def state_table(traces: "list[Trace]", writes: Tensor | None = None, until: int | None = None) -> pd.DataFrame:
+def state_table(
+    traces: "list[Trace]", writes: Tensor | None = None, until: int | None = None, names: Tensor | None = None
+) -> pd.DataFrame:
     """Columns layer, head, rank (effective), rank_most (min(K,V)), norm (Frobenius), key_overlap, overlap_random.
 
-    `writes` (B,N): positions whose keys are compared (the value tokens of bindings); all tokens when None.
+    `writes` (B,N): positions whose keys are compared (the value tokens of bindings); all tokens when None. `names` (B,N): the
+    key token of each, so that no key is compared with itself.
     """
     rows = []
     for found in traces:
@@ -76,7 +88,7 @@ def state_table(traces: "list[Trace]", writes: Tensor | None = None, until: int 
         keys = found.k
         if writes is not None:
             keys = keys[torch.arange(len(keys))[:, None], writes]
-        overlap = key_overlap(keys)
+        overlap = key_overlap(keys, names)
         K, V = state.shape[-2:]
         for head in range(state.shape[1]):
             rows.append(

@@ -149,7 +149,10 @@ def _gamma(run: Opened) -> pd.DataFrame:
 
 
 def _state(run: Opened) -> pd.DataFrame:
-    return gates.state_table(run.traces, _written(run.batch, run.task), _context(run.batch))
+    written = _written(run.batch, run.task)
+    # the token before a value is its key
+    names = None if written is None else run.batch.inputs.gather(1, (written - 1).clamp(min=0))
+    return gates.state_table(run.traces, written, _context(run.batch), names)
 
 
 def _retained(run: Opened) -> pd.DataFrame:

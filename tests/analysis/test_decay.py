@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from mnemolab.analysis import decay
 from mnemolab.analysis.decay import Trace
@@ -193,6 +194,42 @@ def test_dispersion_within_a_head():
         0,
         2,
     ]
+
+
+def test_a_gate_that_closes_has_the_least_half_life():
+    """log-decay -inf at token 2: writes before it halve there, later ones by the other gates."""
+    g = torch.full((1, 8, 1), -0.01)
+    g[0, 2] = -torch.inf
+    times, observed = decay.gate_half_lives(g)
+    assert times[0, :, 0, 0].tolist() == [2, 1, 5, 4, 3, 2, 1]  # s = 2 and later are watched to the end
+    assert observed[0, :, 0, 0].tolist() == [True, True, False, False, False, False, False]
+    closed, seen = decay.gate_half_lives(torch.full((1, 8, 1), -torch.inf))
+    assert (closed == 1).all() and seen.all()
+    with pytest.raises(BadRequest, match="not a number"):
+        decay.gate_half_lives(torch.full((1, 8, 1), torch.nan))
+
+
+def test_p_of_the_gamma_fit_is_level():
+    """Rates that are gamma are refused at 5% in about 5% of samples, lognormal ones often."""
+    rng = np.random.default_rng(0)
+    p = np.array([decay.gamma_fit(rng.gamma(1.5, 0.1, 64), draws=199)["p"] for _ in range(150)])
+    assert 0.01 <= (p < 0.05).mean() <= 0.11 and 0.4 < p.mean() < 0.6
+    wide = [decay.gamma_fit(np.exp(1.5 * rng.standard_normal(64)), draws=199)["p"] for _ in range(40)]
+    assert (np.array(wide) < 0.05).mean() > 0.5
+    ours = decay.gamma_fit(rates := rng.gamma(0.7, 2.0, 50))
+    shape, _, scale = stats.gamma.fit(rates, floc=0)
+    assert ours["shape"] == pytest.approx(shape, rel=1e-3) and ours["scale"] == pytest.approx(scale, rel=1e-3)
+    assert ours["ks"] == pytest.approx(stats.kstest(rates, stats.gamma(shape, scale=scale).cdf).statistic, abs=1e-3)
+
+
+def test_a_key_is_not_compared_with_itself():
+    """Two orthogonal keys, each written twice, overlap nowhere; without their names the repeats look like overlap."""
+    keys, names = torch.eye(2)[None, [0, 1, 0, 1], None], torch.tensor([[8, 9, 8, 9]])
+    assert decay.key_overlap(keys, names).item() == 0 and decay.key_overlap(keys).item() == pytest.approx(
+        np.sqrt(1 / 3)
+    )
+    with pytest.raises(BadRequest, match="one key"):
+        decay.key_overlap(keys[:, [0, 2]], names[:, [0, 2]])
 
 
 def test_effective_rank_and_key_overlap():
