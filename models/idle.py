@@ -18,10 +18,11 @@ def refuse_idle(config: ModelConfig, given: Mapping[str, Any], start: tuple[Any,
     """
     parts = [config, *config.mixers, *([config.experts] if config.experts else [])]
     idle = [dict(_idle(config, part)) for part in parts]
-    for name, value in given.items():
+    for name in given:
         holders = [(part, needs) for part, needs in zip(parts, idle, strict=True) if hasattr(part, name)]
         if not holders or not all(name in needs for _, needs in holders):
             continue
+        value = getattr(holders[0][0], name)
         usual = [field.default for part, _ in holders for field in fields(part) if field.name == name]
         usual += [getattr(part, name) for part in start if hasattr(part, name)]
         if value not in usual:

@@ -228,7 +228,11 @@ def _fill_model(text: str, task: "Task") -> dict[str, Any]:
     filled = {"name": section["name"], **{field: getattr(full, field) for field in _MODEL_FIELDS}}
     for option in sorted(set(section) - set(filled)):
         without = {name: value for name, value in section.items() if name != option}
-        if model_config(**_model_arguments(without, task)) != full:
+        try:
+            idle = model_config(**_model_arguments(without, task)) == full
+        except BadRequest:  # another option makes sense with this one only
+            idle = False
+        if not idle:
             filled[option] = _as_held(full, option, section[option])
     return _plain(filled, "model")
 

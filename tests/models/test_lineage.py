@@ -189,6 +189,10 @@ def test_what_a_stage_says_of_itself_can_be_given_back(name, recipe):
     assert model_config(name, recipe=recipe, **{k: v for k, v in told.items() if v is not None}).pattern
 
 
+def test_a_default_is_one_however_it_is_written():
+    assert model_config("deltanet", half_life="0", vocab_size=9) == model_config("deltanet", vocab_size=9)
+
+
 def test_a_setting_counts_when_either_mixer_of_a_hybrid_has_a_use_for_it():
     assert model_config("deltanet", second="kda", half_life=9.0, vocab_size=9).depth == 4
     with pytest.raises(BadRequest, match=r"half_life=9.0"):

@@ -18,6 +18,21 @@ def test_plain_values_come_back_as_they_went(tiny):
     assert again.model["init_std"] == 10.0
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "linear_attention", "decay": "scalar", "half_life": 21.0},
+        {"name": "deltanet", "mlp": "moe", "experts": 4, "top_k": 1},
+        {"name": "deltanet", "second": "gpt2", "ratio": "1:1"},
+    ],
+    ids=lambda model: ",".join(model),
+)
+def test_an_option_that_others_stand_on_is_kept(values, model):
+    spelled = values()
+    spelled["model"] = model
+    assert RunConfig.from_dict(spelled).model.items() >= model.items()
+
+
 def test_defaults_written_out_do_not_change_the_hash(tiny, values):
     spelled = values(**{"optimiser.clip": 1.0, "model.recipe": "matched", "seed": 0, "task.ask": "latest"})
     spelled["model"]["write"] = "delta"  # what deltanet does anyway
