@@ -5,7 +5,7 @@ B batch, T time, Q queries per example, M earlier values of a key.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -170,6 +170,10 @@ class Task(ABC):
     @abstractmethod
     def chance(self, batch: Batch) -> Tensor:
         """(B,Q) float32: accuracy of guessing among the values presented before each query; 0 in unused slots."""
+
+    def identity(self) -> dict[str, Any]:
+        """What the fingerprint knows of the configuration: the fields."""
+        return asdict(self)
 
     def fingerprint(self) -> str:
         """16 hex digits over the config, the version and sampled content of all three splits."""

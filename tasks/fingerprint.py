@@ -1,7 +1,6 @@
 """A hash that changes when a task's configuration, version or data change."""
 
 import json
-from dataclasses import asdict
 from hashlib import blake2b
 
 import torch
@@ -15,7 +14,7 @@ _SAMPLES = 64
 
 def fingerprint(task: Task) -> str:
     """16 hex digits over the name, version, fields, and 64 examples with their query table of each split at seed 0."""
-    config = {"name": task.name, "version": task.version, **asdict(task)}
+    config = {"name": task.name, "version": task.version, **task.identity()}
     digest = blake2b(json.dumps(config, sort_keys=True, default=str).encode(), digest_size=8)
     for split in SPLITS:
         batch = task.sample(torch.arange(_SAMPLES), split=split, seed=0)

@@ -4,7 +4,8 @@ B batch, T time, P needles, A asked needles, C value tokens, Q = A * C scored po
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from hashlib import blake2b
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -31,11 +32,12 @@ class Needle(Task):
     `keys` keys are planted with `values` needles each and `queries` of them are asked; where a key has several values each
     is asked with its ordinal (`#2 k5`). So RULER's single needle is the default, multi-key is keys > 1, multi-value values > 1
     and multi-query queries > 1 (Hsieh et al. 2024). Depth is uniform over `depths` levels from 0 (start) to 100 percent of
-    the haystack, for each needle on its own. `haystack` "file" takes windows of the UTF-8 text in `path`, as bytes.
+    the haystack, for each needle on its own. `haystack` "file" takes windows of the UTF-8 text in `path`, as bytes: the
+    first 12 sixteenths are for train, the next 2 for validation, the last 2 for test.
     """
 
     name: ClassVar[str] = "needle"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     axes: ClassVar[tuple[str, ...]] = ("length", "depth", "keys", "values", "queries", "haystack", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("single", "multi_key", "multi_value", "multi_query")
 
@@ -70,10 +72,10 @@ class Needle(Task):
                 f"length={self.length} is too short: {self._planted} needles of {self._width} tokens and {self._asked} queries of "
                 f"{self._query} leave no haystack; raise length to {needed} or more"
             )
-        if self.haystack == "file" and len(read_text(self.path)) < self._hay:
+        if self.haystack == "file" and len(text := read_text(self.path)) < 8 * self._hay:
             raise BadRequest(
-                f"path={self.path!r}: {len(read_text(self.path))} bytes, but length={self.length} needs {self._hay} of haystack; "
-                "take a longer text or lower length"
+                f"path={self.path!r}: {len(text)} bytes, but length={self.length} needs {8 * self._hay}: windows of "
+                f"{self._hay} for validation and for test come from an eighth of the text each; take a longer text or lower length"
             )
 
     @property
@@ -102,6 +104,11 @@ class Needle(Task):
         hay = {"bytes": 256} if self.haystack == "file" else {"filler": self.filler_vocabulary}
         special = ("needle", "next", *ordinals)
         return Vocabulary(special=special, keys=self.key_vocabulary, values=self.value_vocabulary, **hay)
+
+    def identity(self) -> dict[str, Any]:
+        """The fields, with the text itself in place of where it lies."""
+        text = blake2b(read_text(self.path), digest_size=16).hexdigest() if self.path else ""
+        return {**super().identity(), "path": text}
 
     @property
     def bits(self) -> float:

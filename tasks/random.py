@@ -105,7 +105,7 @@ class Random:
         """`attempt` (a number, or one an example) gives other numbers to the same examples. `group` consecutive indices
         share their numbers and differ in `twin` (B,), 0 to group - 1: paired conditions. `bare` asks for the content alone:
         filler and where it stands may be anything, which saves time."""
-        self.bare = bare
+        self.bare, self.split = bare, split
         digest = blake2b(f"{salt}|{split}|{seed}".encode(), digest_size=8).digest()
         self._key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
         self.device = indices.device

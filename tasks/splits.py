@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mnemolab.tasks.vocabulary import Vocabulary
 
-__all__ = ["CONTENT_BITS", "LEAST_BITS", "belongs", "content", "content_hash"]
+__all__ = ["CONTENT_BITS", "LEAST_BITS", "belongs", "content", "content_hash", "part"]
 
 # Streams of 1e8 and 1e5 examples over 2**80 share one with probability 1e13 / 2**80 < 1e-11.
 CONTENT_BITS = 80
@@ -34,8 +34,14 @@ def content_hash(tokens: Tensor) -> Tensor:
     return (mixed ^ (mixed >> 32)) & 0x7FFFFFFFFFFFFFFF
 
 
+def part(size: int, split: str) -> range:
+    """The places of 0 .. size - 1 that are the split's: 12, 2 and 2 sixteenths of them in a row."""
+    share = _SHARES[split]
+    return range(size * share.start // 16, size * share.stop // 16)
+
+
 def belongs(tokens: Tensor, split: str) -> Tensor:
     """(B,) whether the hash of each row's tokens names `split`: 12, 2 and 2 sixteenths of the space."""
     share = _SHARES[split]
-    part = content_hash(tokens) >> 59
-    return (part >= share.start) & (part < share.stop)
+    sixteenth = content_hash(tokens) >> 59
+    return (sixteenth >= share.start) & (sixteenth < share.stop)
