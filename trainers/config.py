@@ -239,7 +239,7 @@ def _fill_model(text: str, task: "Task") -> dict[str, Any]:
 
 def _as_held(full: Any, option: str, given: Any) -> Any:
     """The option with the type that the model's config gave it: 10, 10.0 and "10" are one half-life, and one run."""
-    held = next((getattr(part, option) for part in (full, full.experts, *full.mixers) if hasattr(part, option)), given)
+    held = next((getattr(part, option) for part in (full.experts, full, *full.mixers) if hasattr(part, option)), given)
     if given is None or given == 0:  # may ask for a size to be solved: `held` is then the answer, not the request
         return type(held)(0) if isinstance(held, (int, float)) and given == 0 else given
     return held
