@@ -21,6 +21,7 @@ __all__ = ["QUERY_COLUMNS", "SPLITS", "Batch", "Split", "Task", "join"]
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
+_INDEX_BITS = 48  # the counter of the random numbers holds as many beside the attempt
 _TRIES = 512  # candidates a round at least, where a hash of the content names the split: few examples try many at once
 
 # Columns that every task's query table has, all int64 of shape (B,Q), with -1 in unused slots. Beside them is `stale` (B,Q,M).
@@ -116,14 +117,21 @@ class Task(ABC):
 
         Streams of different splits are independent. Where the space of examples is so small that they would collide
         (`bits` below 80), an example belongs to the split that a hash of its `signature` names, and candidates are drawn
-        until one does. Raises BadRequest for an unknown split and for spaces too small to split.
+        until one does. No index gives a batch of no examples. Raises BadRequest for an unknown split, for spaces too small to
+        split and for indices that are not a row of whole numbers from 0 to 2**48 - 1 (their values are checked on the CPU
+        only: a CUDA graph cannot capture the check).
         """
         self.check_split(split)
+        _check_indices(indices)
+        if not len(indices):
+            one = self.sample(torch.zeros(1, dtype=torch.int64), split, seed, device)
+            columns = {name: column[:0] for name, column in one.queries.items()}
+            return Batch(one.inputs[:0], one.targets[:0], columns)
         indices = indices.to(device=device, dtype=torch.int64)
         by_content = self.bits < CONTENT_BITS
         if by_content and round(self.signature_bits, 6) < LEAST_BITS:
             raise BadRequest(
-                f"{self.name}: about 2**{max(0, self.signature_bits):.1f} different contents, too few to share among three "
+                f"{self.name}: about 2**{math.floor(max(0, self.signature_bits) * 100) / 100} different contents, too few to share among three "
                 f"splits (least 2**{LEAST_BITS}); raise the vocabulary or the number of items"
             )
         if indices.device.type != "cpu" or len(indices) <= self._chunk:
@@ -186,3 +194,16 @@ class Task(ABC):
     def check_split(split: str) -> None:
         if split not in SPLITS:
             raise BadRequest(f"split {split!r}; known: {', '.join(SPLITS)}")
+
+
+def _check_indices(indices: Tensor) -> None:
+    """Raises BadRequest for indices that number no examples."""
+    if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
+        kind = str(indices.dtype).removeprefix("torch.")
+        raise BadRequest(f"indices of type {kind}: examples are numbered by integers; use torch.arange(n)")
+    if indices.dim() != 1:
+        raise BadRequest(f"indices of shape {tuple(indices.shape)}: must be one row; flatten them")
+    if indices.device.type == "cpu" and len(indices):
+        low, high = (int(bound) for bound in torch.aminmax(indices))
+        if low < 0 or high >= 1 << _INDEX_BITS:
+            raise BadRequest(f"indices from {low} to {high}: examples are numbered from 0 to 2**{_INDEX_BITS} - 1")

@@ -14,7 +14,7 @@ from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.layout import assemble, filler, log2_arrangements, room
-from mnemolab.tasks.random import Random, constant, sort_distinct
+from mnemolab.tasks.random import Random, sort_distinct
 from mnemolab.tasks.vocabulary import Vocabulary
 
 __all__ = ["RandomCopy"]
@@ -193,9 +193,10 @@ class RandomCopy(Task):
         """(B,1) start of G + 1 items whose key occurs once in the string, and whether there is none."""
         width, device = self.key_tokens + 1, random.device
         windows = string.unfold(1, self.key_tokens, 1)
-        weights = constant(tuple(self.alphabet**j for j in range(self.key_tokens)), device)
-        code = ((windows - self.vocabulary.values.start) * weights).sum(-1)
-        recurs = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
+        equal = torch.ones(len(string), windows.shape[1], windows.shape[1], dtype=torch.bool, device=device)
+        for token in windows.unbind(2):  # one number for a whole key could exceed 64 bits
+            equal &= token[:, :, None] == token[:, None, :]
+        recurs = equal.sum(-1) > 1
         place = torch.arange(self.items - width + 1, device=device)
         order = random.permutation("window", self.items - width + 1)
         best = sort_distinct(recurs[:, :-1].long() << 40 | order << 16 | place)[:, :1]

@@ -72,6 +72,36 @@ def test_unknown_names_and_splits():
         make_task("key_overwrite").sample(torch.arange(2), split="dev")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "indices, words",
+    [
+        (torch.arange(4.0), "float32"),
+        (torch.tensor([True, False]), "bool"),
+        (torch.tensor([3, -1]), "-1"),
+        (torch.arange(4).view(2, 2), r"\(2, 2\)"),
+        (torch.tensor([2**48]), "2\\*\\*48"),
+    ],
+)
+def test_indices_that_number_no_examples(indices, words):
+    with pytest.raises(BadRequest, match=f"indices.*{words}"):
+        make_task("key_overwrite").sample(indices)
+
+
+def test_no_example_is_a_batch_of_none(task):
+    batch = task.sample(torch.arange(0))
+    assert batch.inputs.shape == batch.targets.shape == (0, task.length)
+    one = task.sample(torch.arange(1))
+    for name, column in one.queries.items():
+        assert batch.queries[name].shape == (0, *column.shape[1:]) and batch.queries[name].dtype == torch.int64, name
+    assert task.chance(batch).shape == batch.queries["position"].shape
+
+
+def test_the_size_of_a_small_space_is_not_rounded_up_to_the_least():
+    task = make_task("needle", key_vocabulary=63)
+    with pytest.raises(BadRequest, match=r"2\*\*11\.9.*least 2\*\*12"):
+        task.sample(torch.arange(2))
+
+
 def test_a_text_that_cannot_be_read(tmp_path):
     broken, short = tmp_path / "broken.txt", tmp_path / "short.txt"
     broken.write_bytes(b"abc\xff\xfe" * 100)

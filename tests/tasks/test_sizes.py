@@ -172,3 +172,13 @@ def test_long_sequences_do_not_wrap(name, fields):
     task = make_task(name, **fields)
     batch = task.sample(torch.arange(1))
     assert torch.equal(task.solve(batch.inputs), batch.targets)
+
+
+@pytest.mark.parametrize("mode", ["prefix", "suffix"])
+def test_a_lookup_key_of_many_tokens_does_not_wrap(mode):
+    """alphabet ** key_tokens is far beyond 64 bits; with it keys that differ once counted as one."""
+    fields = {"alphabet": 1 << 16, "key_tokens": 8, "queries": 1, "items": 60, "length": 96, "replacement": True}
+    task = make_task("random_copy", mode=mode, **fields)
+    batch = task.sample(torch.arange(300))
+    assert (batch.queries["position"] >= 0).all()  # of 60 random tokens no eight recur
+    assert torch.equal(task.solve(batch.inputs), batch.targets)
