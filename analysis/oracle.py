@@ -47,6 +47,8 @@ class Rule:
             raise BadRequest(f"erase={self.erase}; a delta rule is stable for 0 to 2")
         if not isfinite(self.write):
             raise BadRequest(f"write={self.write}; it must be a finite number")
+        if not np.size(self.retention):
+            raise BadRequest("retention is empty; give one number, or one for each key channel")
         if not all(0 < r <= 1 for r in np.atleast_1d(self.retention)):
             raise BadRequest(f"retention={self.retention}; it must lie above 0 and at most at 1")
 
@@ -132,6 +134,8 @@ def simulate_overwrite(
     versions of this key it is.
     """
     _counts(versions=versions, gap=gap, key_channels=key_channels, value_channels=value_channels, trials=trials)
+    if rule.write == 0:
+        raise BadRequest("write=0 stores nothing, so that versions have no ratio; give a strength")
     generator = torch.Generator().manual_seed(seed)
     writes = (versions - 1) * gap + 1
     keys = _unit(trials, writes, key_channels, generator)
@@ -159,8 +163,9 @@ def simulate_overwrite(
 
 def _counts(**given: int) -> None:
     for name, count in given.items():
-        if count < 1:
-            raise BadRequest(f"{name}={count}; it must be at least 1")
+        least = 2 if name == "trials" else 1  # one trial has no standard error
+        if count < least:
+            raise BadRequest(f"{name}={count}; it must be at least {least}")
 
 
 def _unit(trials: int, count: int, channels: int, generator: torch.Generator) -> Tensor:
@@ -197,6 +202,8 @@ def _stored(rule: Rule, keys: Tensor, held: Tensor, columns: int, block: int = 2
 
 def expected_signal(rule: Rule, lag: np.ndarray | int, key_channels: int = 64) -> np.ndarray:
     """Mean of c_ii after `lag` later writes: write * mean over channels of (retention (1 - erase/K))^lag. Exact."""
+    if np.size(lag) and np.min(lag) < 0:
+        raise BadRequest(f"lag={lag}; it counts later writes, from 0")
     kept = rule.per_channel(key_channels) * (1 - rule.erase / key_channels)
     return rule.write * (kept ** np.asarray(lag)[..., None]).mean(-1)
 
@@ -256,6 +263,9 @@ def stale_ratio(rule: Rule, gap: int, key_channels: int = 64, age: int = 1) -> f
     (1 - erase/K) each. With a decay per channel the key's energy is carried by its slow channels, and each erasure along the
     key, which has equal energy on all of them in the mean, takes from all alike (right to 1/K).
     """
+    _counts(gap=gap, key_channels=key_channels)
+    if age < 0:
+        raise BadRequest(f"age={age}; it counts rewrites back from the newest, 0")
     kept = rule.per_channel(key_channels) ** gap * (1 - rule.erase / key_channels) ** (gap - 1)
     weight = np.ones(key_channels)
     for _ in range(age):

@@ -1,22 +1,25 @@
 """Backward passes written by hand have no derivative of their own; asking for one is an error, never a zero."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable as refused_where_a_cotangent_requires_grad
 
 __all__ = ["once_differentiable"]
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's decorator, and also where the cotangents are constants (`o.sum()`), whose second derivative would be 0."""
-    once = refused_where_a_cotangent_requires_grad(backward)
+    """Refuses to run with create_graph=True, which is when autograd leaves gradients on during a backward pass.
 
-    def checked(ctx: Any, *cotangents: Tensor | None) -> Any:
-        if torch.is_grad_enabled():  # create_graph=True
-            cotangents = tuple(x if x is None or x.requires_grad else x.detach().requires_grad_() for x in cotangents)
-        return once(ctx, *cotangents)
+    torch's own decorator marks the gradients instead, and `autograd.grad(..., inputs)` (Hessians, gradient penalties) never
+    meets the mark: the second derivative would silently lack this term.
+    """
+
+    @wraps(backward)
+    def checked(ctx: Any, *cotangents: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError("this backend cannot be differentiated twice (create_graph=True); use backend='loop'")
+        return backward(ctx, *cotangents)
 
     return checked

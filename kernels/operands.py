@@ -112,6 +112,7 @@ def check_operands(
     initial_state: State | None,
     scale: float | None,
     validate: bool | None,
+    state_name: str = "initial_state",
 ) -> Operands:
     """Operands whose shapes, dtypes and devices agree.
 
@@ -142,21 +143,25 @@ def check_operands(
     ):
         if value is not None:
             _shape(name, value, {"(B,T,H)": (B, T, H), f"(B,T,H,{wide})": (B, T, H, width)}, q)
-    state0, norm0 = _split_state(initial_state, normalize)
+    state0, norm0 = _split_state(initial_state, normalize, state_name)
     if state0 is not None:
-        _floating("initial_state", state0, q)
-        _shape("initial_state", state0, {"(B,H,K,V)": (B, H, K, V)}, q)
+        _floating(state_name, state0, q)
+        _shape(state_name, state0, {"(B,H,K,V)": (B, H, K, V)}, q)
     if norm0 is not None:
-        _floating("initial_state[1]", norm0, q)
-        _shape("initial_state[1]", norm0, {"(B,H,K)": (B, H, K)}, q)
+        _floating(f"{state_name}[1]", norm0, q)
+        _shape(f"{state_name}[1]", norm0, {"(B,H,K)": (B, H, K)}, q)
     if scale is None:
         scale = K**-0.5
     if not isinstance(scale, (int, float)) or isinstance(scale, bool):
         raise TypeError(f"scale={scale!r} is a {type(scale).__name__}; give a Python number or None for K**-0.5")
     if log_decay is not None and (validate or (validate is None and log_decay.device.type == "cpu")):
         _nonpositive(log_decay)
-    if not isfinite(scale):
-        raise BadRequest(f"scale={scale}; it must be finite, or None for K**-0.5")
+    try:
+        finite = isfinite(scale)
+    except OverflowError:  # an integer beyond every float
+        finite = False
+    if not finite:
+        raise BadRequest(f"scale={scale!r:.20}; it must be finite, or None for K**-0.5")
     return Operands(q, k, v, log_decay, erase, write, state0, norm0, bool(normalize), float(scale))
 
 
@@ -165,6 +170,8 @@ def _floating(name: str, value: Tensor, q: Tensor) -> None:
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a floating-point torch.Tensor")
     if not value.dtype.is_floating_point or value.dtype.itemsize == 1:
         raise TypeError(f"{name} has dtype {value.dtype}; it must be float64, float32, bfloat16 or float16")
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} has layout {value.layout}; it must be a dense tensor, so give {name}.to_dense()")
     if value.device != q.device:
         raise BadRequest(f"{name} is on {value.device} and q on {q.device}; move them to one device")
 
@@ -175,17 +182,15 @@ def _shape(name: str, value: Tensor, allowed: dict[str, tuple[int, ...]], q: Ten
         raise BadRequest(f"{name} has shape {tuple(value.shape)}; with q of shape {tuple(q.shape)} it must be {wanted}")
 
 
-def _split_state(state: State | None, normalize: bool) -> tuple[Tensor | None, Tensor | None]:
+def _split_state(state: State | None, normalize: bool, name: str) -> tuple[Tensor | None, Tensor | None]:
     if state is None:
         return None, None
     if normalize:
         if not isinstance(state, (tuple, list)) or len(state) != 2 or any(part is None for part in state):
-            raise BadRequest(f"initial_state is {_describe(state)}; with normalize=True it is the pair (S, z)")
+            raise BadRequest(f"{name} is {_describe(state)}; with normalize=True it is the pair (S, z)")
         return state[0], state[1]
     if isinstance(state, (tuple, list)):
-        raise BadRequest(
-            f"initial_state is {_describe(state)}; without normalize it is one tensor S of shape (B,H,K,V)"
-        )
+        raise BadRequest(f"{name} is {_describe(state)}; without normalize it is one tensor S of shape (B,H,K,V)")
     return state, None
 
 

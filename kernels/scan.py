@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mnemolab.errors import BadRequest, unknown
 from mnemolab.kernels import chunked, loop
+from mnemolab.kernels.neighbours.dispatch import check_writable
 from mnemolab.kernels.operands import Operands, State, check_operands
 from mnemolab.kernels.triton import backend as triton
 
@@ -100,18 +101,20 @@ def memory_step(
     """
     lift = {"q": q, "k": k, "v": v, "log_decay": log_decay, "erase": erase, "write": write}
     lift = {name: value.unsqueeze(1) if isinstance(value, Tensor) else value for name, value in lift.items()}
+    _check_one_token(q=q, k=k, v=v, log_decay=log_decay, erase=erase, write=write)
     operands = check_operands(
-        **lift,
+        **lift,  # type: ignore[arg-type]
         normalize=normalize,
         initial_state=state,
         scale=scale,
-        validate=validate,  # type: ignore[arg-type]
+        validate=validate,
+        state_name="state",
     )
     for name, held in (("state", operands.state0), ("state[1]", operands.norm0)):
         if held is not None and held.dtype != operands.state_dtype:
             raise TypeError(f"{name} has dtype {held.dtype}; it is updated in place and must be {operands.state_dtype}")
         if held is not None:
-            _check_writable(name, held)
+            check_writable(name, held)
     if torch.is_grad_enabled() and any(value.requires_grad for value in operands.named().values()):
         # the old state is needed in the backward pass, and the caller's tensor is about to be overwritten
         copies = {name: value.clone() for name in ("state0", "norm0") if (value := getattr(operands, name)) is not None}
@@ -144,8 +147,8 @@ def explain_backend(
 
 def _choose(operands: Operands, backend: str, order: tuple[str, ...]) -> Choice:
     if backend != "auto":
-        if backend not in BACKENDS:
-            raise unknown("backend", backend, ("auto", *BACKENDS))
+        if not isinstance(backend, str) or backend not in BACKENDS:
+            raise unknown("backend", str(backend), ("auto", *BACKENDS))
         reason = _module(backend).supports(operands)
         if reason is not None:
             raise BadRequest(f"backend={backend!r}: {reason}; use backend='auto'")
@@ -172,11 +175,21 @@ def _check_chunk_size(chunk_size: int | None) -> None:
         raise BadRequest(f"chunk_size={chunk_size!r}; use a power of two from 1 to 256, or None for the fastest")
 
 
-def _check_writable(name: str, held: Tensor) -> None:
-    if torch.is_grad_enabled() and held.requires_grad and held.is_leaf:
-        raise BadRequest(f"{name} is a leaf that requires grad and would be updated in place; give {name}.clone()")
-    if any(stride == 0 and size > 1 for stride, size in zip(held.stride(), held.shape, strict=True)):
-        raise BadRequest(f"{name} is expanded, so that its elements share memory; give {name}.contiguous()")
+def _check_one_token(**given: Tensor | None) -> None:
+    """The shapes of one token, in the caller's terms: the lifted ones would be reported with an axis that he has not."""
+    shapes_of = {name: tuple(x.shape) for name, x in given.items() if isinstance(x, Tensor)}
+    if not {"q", "v"} <= shapes_of.keys():
+        return  # the common check names what is no tensor
+    for name, last in (("q", "K"), ("v", "V")):
+        if len(shapes_of[name]) != 3:
+            raise BadRequest(f"{name} has shape {shapes_of[name]}; for one token it must be (B,H,{last})")
+    (B, H, K), V = shapes_of["q"], shapes_of["v"][-1]
+    allowed = {"k": [(B, H, K)], "v": [(B, H, V)]}
+    allowed |= {"log_decay": [(B, H), (B, H, K)], "erase": [(B, H), (B, H, K)], "write": [(B, H), (B, H, V)]}
+    for name, shapes in allowed.items():
+        if name in shapes_of and shapes_of[name] not in shapes:
+            wanted = " or ".join(map(str, shapes))
+            raise BadRequest(f"{name} has shape {shapes_of[name]}; with q of shape {(B, H, K)} it must be {wanted}")
 
 
 def _into(state: State | None, new: State) -> State:

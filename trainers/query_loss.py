@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.triton.table import interpreted
 from mnemolab.models.backbone import Backbone
 
@@ -76,6 +77,7 @@ class _RowLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_rows, grad_weight = ctx.saved_tensors
         return grad_rows * grads[0].to(grad_rows.dtype), grad_weight * grads[0].to(grad_weight.dtype), None, None

@@ -18,7 +18,8 @@ _LOGITS_AT_ONCE = 1 << 24
 def scored_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
     """Mean of -log softmax(weight hidden + bias)[target] over the positions whose target is not -100; a scalar.
 
-    hidden (B,T,D); weight (vocabulary,D); targets (B,T) integers; bias (vocabulary). float32 at least. With no scored
+    hidden (B,T,D); weight (vocabulary,D); targets (B,T) integers; bias (vocabulary). Logits have hidden's dtype, under autocast
+    its dtype, as a head's would; the softmax and the sum run in float32 at least. With no scored
     position the loss is 0 and so are its gradients. Raises BadRequest for shapes that do not fit and, on the CPU, for targets
     outside the vocabulary; TypeError for dtypes.
     """

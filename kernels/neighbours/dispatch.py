@@ -1,11 +1,13 @@
-"""Whether a neighbour runs as its Triton form or as plain PyTorch."""
+"""What all neighbours ask first: whether the operands will do, and whether the Triton form runs or plain PyTorch."""
 
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-__all__ = ["check_floating", "fused"]
+from mnemolab.errors import BadRequest
+
+__all__ = ["check_floating", "check_writable", "fused"]
 
 _INSTALLED = find_spec("triton") is not None
 # wider rows would not stay in one program's registers
@@ -18,6 +20,14 @@ def check_floating(**tensors: Tensor | None) -> None:
         if value is not None and not (isinstance(value, Tensor) and value.dtype.is_floating_point):
             found = value.dtype if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"{name} is {found}; it must be a floating-point torch.Tensor")
+
+
+def check_writable(name: str, held: Tensor) -> None:
+    """BadRequest for a tensor that cannot be updated in place."""
+    if torch.is_grad_enabled() and held.requires_grad and held.is_leaf:
+        raise BadRequest(f"{name} is a leaf that requires grad and would be updated in place; give {name}.clone()")
+    if any(stride == 0 and size > 1 for stride, size in zip(held.stride(), held.shape, strict=True)):
+        raise BadRequest(f"{name} is expanded, so that its elements share memory; give {name}.contiguous()")
 
 
 def fused(x: Tensor, *others: Tensor | None) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from mnemolab.errors import BadRequest, unknown
-from mnemolab.kernels.neighbours.dispatch import check_floating, fused
+from mnemolab.kernels.neighbours.dispatch import check_floating, check_writable, fused
 
 __all__ = ["short_conv", "short_conv_step"]
 
@@ -50,7 +50,13 @@ def short_conv(
 def short_conv_step(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cache: Tensor, activation: str | None = "silu"
 ) -> Tensor:
-    """One token: x (B,D) -> y (B,D). `cache` (B,W-1,D) is updated in place."""
+    """One token: x (B,D) -> y (B,D). `cache` (B,W-1,D) is updated in place; zeros begin a sequence."""
+    check_floating(x=x, cache=cache)
+    if cache is None:
+        raise BadRequest("cache is None; give the (B,W-1,D) tensor to be updated, zeros to begin a sequence")
+    check_writable("cache", cache)
+    if x.dim() != 2:
+        raise BadRequest(f"x has shape {tuple(x.shape)}; for one token it must be (B,D)")
     y, new = short_conv(x.unsqueeze(1), weight, bias, cache=cache, activation=activation)
     cache.copy_(new)
     return y.squeeze(1)

@@ -54,6 +54,7 @@ def test_short_conv_in_pieces_and_steps_equals_the_whole(bench, pieces):
     found = torch.autograd.grad(y.square().sum(), (x, weight))
     torch.testing.assert_close(y, whole, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(cache, end)
+    assert end.untyped_storage().nbytes() == end.numel() * end.element_size()  # no view of the whole padded input
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     with torch.no_grad():
@@ -61,6 +62,19 @@ def test_short_conv_in_pieces_and_steps_equals_the_whole(bench, pieces):
         steps = [short_conv_step(x[:, t], weight, cache=cache) for t in range(9)]
     torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(cache, end)
+
+
+def test_a_step_names_a_cache_that_it_cannot_update():
+    x, weight = draw(2, 3), draw(3, 4, seed=1)
+    for cache, message in (
+        (None, "cache is None"),
+        (draw(2, 3, 3).requires_grad_(), "cache is a leaf"),
+        (draw(1, 3, 3).expand(2, 3, 3), "cache is expanded"),
+    ):
+        with pytest.raises(BadRequest, match=message):
+            short_conv_step(x, weight, cache=cache)  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match=r"x has shape \(2, 1, 3\)"):
+        short_conv_step(x[:, None], weight, cache=draw(2, 3, 3))
 
 
 @pytest.mark.parametrize(
