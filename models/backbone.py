@@ -49,8 +49,8 @@ class Block(nn.Module):
 def _residual(config: ModelConfig) -> SumResidual | AttentionResidual:
     if config.residual == "add":
         return SumResidual()
-    sites = (1 if config.mlp == "none" else 2) * config.depth + 1
-    block = config.residual_block or residual_block(config.depth)
+    sites = config.sublayers * config.depth + 1
+    block = config.residual_block or residual_block(config.depth, config.sublayers)
     return AttentionResidual(config.width, sites, block, config.norm_eps)
 
 
@@ -107,7 +107,7 @@ class Backbone(nn.Module):
         return F.linear(hidden, self.head_weight.to(hidden.dtype))
 
     def _run(self, inputs: Tensor, state: Any, need_state: bool, one: bool) -> tuple[Tensor, Any]:
-        h = self.embedding(inputs)
+        h = self._embed(inputs)
         held: dict[str, Any] = {"layers": []}
         if self.positions is not None:
             h, held["position"] = self._place(h, state)
@@ -120,6 +120,14 @@ class Backbone(nn.Module):
                 stream.write(block.channel(block.norm2(stream.read())))
             held["layers"].append(layer_state)
         return self.norm(stream.read()), held if need_state else None
+
+    def _embed(self, inputs: Tensor) -> Tensor:
+        try:
+            return self.embedding(inputs)
+        except IndexError as error:  # on the CPU; a GPU stops at an assertion of its own
+            size = self.config.vocab_size
+            wrong = inputs[(inputs < 0) | (inputs >= size)]
+            raise BadRequest(f"token {int(wrong[0])} but vocab_size={size}; tokens are 0 to {size - 1}") from error
 
     def _place(self, h: Tensor, state: Any) -> tuple[Tensor, Tensor]:
         """Add learned positions to h (B,T,D). The counter is kept per example, so that states can be regrouped."""
@@ -152,17 +160,24 @@ class Backbone(nn.Module):
         return sum(block.mixer.state_elements(T) for block in self.layers)
 
     def traces(self, inputs: Tensor) -> list[dict[str, Any]]:
-        """What each layer's memory was told (see `Mixer.trace`), in fp32, for tokens (B,T)."""
+        """What each layer's memory was told (see `Mixer.trace`), in fp32, for tokens (B,T).
+
+        Runs in evaluation mode, so that routers do not take it for a training step.
+        """
         found: list[dict[str, Any]] = []
+        training = [module for module in self.modules() if module.training]
         hooks = [
             block.mixer.register_forward_pre_hook(lambda mixer, args: found.append(mixer.trace(args[0])))  # type: ignore[operator]
             for block in self.layers
         ]
         try:
+            self.eval()
             self.features(inputs)
         finally:
             for hook in hooks:
                 hook.remove()
+            for module in training:
+                module.training = True
         return found
 
     @contextmanager

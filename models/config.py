@@ -188,7 +188,9 @@ class ModelConfig:
         "standard deviation of init='normal' and of embeddings; 0 for 0.02, and width ** -0.5 where init='scaled'",
         low=0.0,
     )
-    residual_init: bool = setting(True, "divide the start of matrices that write to the residual by sqrt(2 depth)")
+    residual_init: bool = setting(
+        True, "divide the start of matrices that write to the residual by the root of their number"
+    )
     second: str = setting("", "stage whose mixer is the second kind of a hybrid")
     ratio: str = setting("1:0", "layers of the first mixer to layers of the second, repeated")
     extra: bool = setting(False, "one more layer of the second kind at the end when depth > n + m")
@@ -212,6 +214,11 @@ class ModelConfig:
         return layer_pattern(self.depth, self.ratio, self.extra)
 
     @property
+    def sublayers(self) -> int:
+        """Writers to the residual stream in a layer: the token mixer and, where there is one, the channel mixer."""
+        return 1 if self.mlp == "none" else 2
+
+    @property
     def hidden(self) -> int:
         """Hidden units of the MLP."""
         if self.mlp_width:
@@ -222,7 +229,7 @@ class ModelConfig:
 def parse_ratio(ratio: str) -> tuple[int, int]:
     """`"3:1"` -> (3, 1)."""
     first, _, second = ratio.partition(":")
-    if not (first.isdigit() and second.isdigit() and int(first) + int(second)):
+    if not (first.isdecimal() and second.isdecimal() and int(first) + int(second)):
         raise BadRequest(f"ratio={ratio!r}: write layers of the first kind to layers of the second, as in '3:1'")
     return int(first), int(second)
 

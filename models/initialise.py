@@ -23,9 +23,10 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
     normal: N(0, init_std) (GPT-2; the released Kimi K3 files; fla). uniform: torch's U(-1/sqrt(fan_in), 1/sqrt(fan_in))
     (Mamba-2 and the original linear attention). xavier: U with gain 2^-2.5 (Gated DeltaNet-2, official code), of each matrix
     of a fused one for itself.
-    With `residual_init`, matrices that write to the residual stream are divided by sqrt(2 depth) (GPT-2). Biases are 0.
+    With `residual_init`, matrices that write to the residual stream are divided by the root of their number, 2 depth with MLPs
+    (GPT-2) and depth without (Mamba-2). Biases are 0.
     """
-    shrink = 1 / math.sqrt(2 * config.depth) if config.residual_init else 1.0
+    shrink = 1 / math.sqrt(config.sublayers * config.depth) if config.residual_init else 1.0
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             module.weight.normal_(0.0, config.std)

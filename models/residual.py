@@ -81,6 +81,6 @@ class AttentionResidual(KeepsFp32):
         return {"query", "gain"}
 
 
-def residual_block(depth: int) -> int:
-    """Sub-layers per block that give about eight blocks: 6 for Kimi Linear's 27 layers, 24 for Kimi K3's 93."""
-    return 2 * max(1, round(depth / 8))
+def residual_block(depth: int, sublayers: int) -> int:
+    """Sub-layers per block that give about eight blocks: 6 for Kimi Linear's 27 layers of 2, 24 for Kimi K3's 93."""
+    return sublayers * max(1, round(depth / 8))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
@@ -36,6 +37,9 @@ class RNNMixer(Mixer):
         if state is not None:
             start = tuple(state[part].unsqueeze(0) for part in self.parts)
             start = start if len(start) == 2 else start[0]
+        if not x.shape[1]:  # torch's cells refuse an empty sequence
+            held = state or {part: x.new_zeros(x.shape[0], self.hidden) for part in self.parts}
+            return torch.zeros_like(x), held if need_state else None
         y, end = self.cell(x, start)
         end = end if isinstance(end, tuple) else (end,)
         held = {part: value.squeeze(0) for part, value in zip(self.parts, end, strict=True)}

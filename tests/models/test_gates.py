@@ -140,6 +140,14 @@ def test_beta_reaches_its_maximum_and_only_the_erase_gate_of_two_is_doubled():
     assert two["erase"].max() > 1.5 and two["write"].max() <= 1.0
 
 
+def test_what_writes_to_the_residual_starts_smaller_the_more_of_it_there_is():
+    for mlp, writers in (("swiglu", 16), ("none", 8)):
+        torch.manual_seed(0)
+        model: Any = make_model("kda", vocab_size=9, width=64, depth=8, mlp=mlp)
+        wanted = 0.02 * (768 / 64) ** 0.5 / writers**0.5
+        assert model.layers[0].mixer.outward.weight.std().item() == pytest.approx(wanted, rel=0.05)
+
+
 def matrices_of_the_start(model) -> dict[str, torch.Tensor]:
     """Every matrix that its paper has as one, by name, of a published Gated DeltaNet-2's first layer."""
     mixer, channel = model.layers[0].mixer, model.layers[0].channel

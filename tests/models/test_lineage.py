@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from mnemolab.errors import BadRequest
-from mnemolab.models import STAGES, make_model, model_config
+from mnemolab.models import STAGES, make_model, model_config, register_mixer
 from mnemolab.models.config import LatentConfig, MemoryConfig, SoftmaxConfig, layer_pattern
 from mnemolab.models.lineage import describe
 from tests.models.stages import ALL, SIZES, small, tokens
@@ -90,6 +90,38 @@ def test_without_its_memories_a_hybrid_is_a_transformer_that_knows_no_order():
     torch.testing.assert_close(model(shuffled)[:, -1], model(inputs)[:, -1], atol=1e-10, rtol=0)
 
 
+class Identity(torch.nn.Module):
+    def __init__(self, width, heads, head_dim):
+        super().__init__()
+
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize(("second", "recipe"), [("gpt2", "matched"), ("kimi_linear", "published")])
+@torch.no_grad()
+def test_identity_mixers_in_place_of_memories_leave_a_transformer_without_positions(second, recipe):
+    register_mixer("identity")(Identity)
+    try:
+        options = {"conv": 0} if second == "gpt2" else {}
+        model = small("identity", second=second, ratio="3:1", depth=4, recipe=recipe, **options).double()
+    finally:
+        del STAGES._entries["identity"]
+    inputs = tokens(2, 9)
+    # the same network without mixers below attention: each of the three layers is a map of single tokens
+    h = model.embedding.weight[inputs]
+    for block in model.layers[:3]:
+        h = h + block.norm1(h)
+        h = h + block.channel(block.norm2(h))
+    last = model.layers[3]
+    h = h + last.mixer(last.norm1(h))[0]
+    h = h + last.channel(last.norm2(h))
+    torch.testing.assert_close(model(inputs), model.norm(h) @ model.head_weight.T, atol=1e-12, rtol=0)
+    shuffled = torch.cat((inputs[:, torch.arange(8).flip(0)], inputs[:, 8:]), 1)
+    torch.testing.assert_close(model(shuffled)[:, -1], model(inputs)[:, -1], atol=1e-12, rtol=0)
+    assert (model(shuffled)[:, 3] - model(inputs)[:, 3]).abs().max() > 1e-3
+
+
 def test_without_attention_memory_is_constant_in_length_and_with_it_it_grows():
     for name, recipe in ALL:
         model = small(name, recipe=recipe)
@@ -118,6 +150,7 @@ def test_without_attention_memory_is_constant_in_length_and_with_it_it_grows():
         (("kimi_linear", {"depth": 3}), ("depth=3", "3:1", "depth 4")),
         (("kda", {"ratio": "3:1"}), ("ratio", "second")),
         (("kda", {"second": "gpt2", "ratio": "3-1"}), ("3-1", "3:1")),
+        (("kda", {"second": "gpt2", "ratio": "²:1"}), ("²:1", "3:1")),
         (("kda", {"second": "gtp2"}), ("gtp2", "'gpt2'")),
         (("kda", {"half_life": 0.01}), ("half_life=0.01", "0.2")),
         (("deltanet", {"normalize": True}), ("normalize", "additive")),

@@ -98,7 +98,11 @@ def test_a_duplicate_source_splits_the_weight_and_a_larger_source_keeps_its_logi
 
 
 def test_published_block_sizes_follow_from_depth():
-    assert residual_block(27) == 6 and residual_block(93) == 24
+    assert residual_block(27, 2) == 6 and residual_block(93, 2) == 24
+    # a layer without an MLP is one sub-layer
+    assert residual_block(24, 1) == 3
+    lean: Any = small("kda", residual="attention", mlp="none", depth=24).residual
+    assert lean.block == 3 and lean.query.shape[0] == 25
     config = published_config("kimi_k3")
     found: Any = skeleton(config).residual
     assert found.query.shape == (187, 7168) and found.block == 24

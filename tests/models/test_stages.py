@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from mnemolab.errors import BadRequest
 from mnemolab.models import make_model
 from mnemolab.models.state import count_elements, map_state
 from tests.models.stages import ALL, CASES, SIZES, VOCABULARY, case_id, small, tokens
@@ -75,13 +76,35 @@ def test_gradients_reach_every_parameter(name, options):
 
 
 @every_case
-@pytest.mark.parametrize("length", (1, 5, 17))
-def test_state_elements_are_those_of_the_real_state(name, options, length):
-    model = small(name, **options)
-    with torch.no_grad():
-        _, prefilled = model.prefill(tokens(2, length))
-    _, state = stepped(model, tokens(2, length))
-    assert count_elements(prefilled) == count_elements(state) == model.state_elements(length)
+@torch.no_grad()
+def test_state_elements_are_those_of_the_real_state(name, options):
+    model, inputs, state = small(name, **options), tokens(2, max(LENGTHS)), None
+    for t in range(max(LENGTHS)):
+        _, state = model.step(inputs[:, t], state)
+        if t + 1 in LENGTHS:
+            _, prefilled = model.prefill(inputs[:, : t + 1])
+            assert count_elements(prefilled) == count_elements(state) == model.state_elements(t + 1)
+
+
+@every_case
+@torch.no_grad()
+def test_no_tokens_give_no_outputs_and_a_state_to_start_from(name, options):
+    model, inputs = small(name, **options), tokens(2, 5)
+    assert model(inputs[:, :0]).shape == (2, 0, VOCABULARY)
+    _, state = model.prefill(inputs[:, :0])
+    first, state = model.prefill(inputs[:, :3], state)
+    nothing, state = model.prefill(inputs[:, :0], state)
+    rest, _ = model.prefill(inputs[:, 3:], state)
+    torch.testing.assert_close(torch.cat((first, nothing, rest), 1), model(inputs), atol=1e-5, rtol=0)
+
+
+@every_case
+def test_traces_of_a_model_in_training_change_nothing(name, options):
+    model, inputs = small(name, **options).train(), tokens(2, 8)
+    held = {n: t.clone() for n, t in model.state_dict().items()}
+    model.traces(inputs)
+    assert all(torch.equal(t, held[n]) for n, t in model.state_dict().items())
+    assert all(module.training for module in model.modules())
 
 
 @every_case
@@ -214,6 +237,15 @@ def test_a_construction_depends_on_the_seed_alone():
             torch.manual_seed(3)
             made.append(make_model(name, recipe=recipe, **SIZES).state_dict())
         assert all(torch.equal(a, b) for a, b in zip(made[0].values(), made[1].values(), strict=True)), name
+
+
+def test_tokens_outside_the_vocabulary_are_named():
+    model = small("kda")
+    for bad in (VOCABULARY, -1):
+        with pytest.raises(BadRequest, match=f"token {bad}.*vocab_size={VOCABULARY}.*0 to {VOCABULARY - 1}"):
+            model(torch.tensor([[1, bad]]))
+        with pytest.raises(BadRequest, match=f"token {bad}"):
+            model.step(torch.tensor([bad]))
 
 
 def test_states_can_be_walked():
