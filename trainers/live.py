@@ -1,5 +1,6 @@
 """What a person sees while runs go on: a bar or a table on a terminal, one line an event elsewhere. All on stderr."""
 
+import os
 import sys
 import time
 from typing import Any, TextIO
@@ -26,6 +27,15 @@ def bar(share: float) -> str:
     return "█" * full + "·" * (WIDTH - full)
 
 
+def fitted(text: str, stream: TextIO) -> str:
+    """`text` cut to one row of the terminal: a row that wraps cannot be redrawn in place."""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # no size to be had
+        columns = 0
+    return text[: (columns or 80) - 1]
+
+
 class RunBar:
     """Draws one run from its `TrainState`."""
 
@@ -46,7 +56,8 @@ class RunBar:
         seen = "" if state.validation is None else f"  validation accuracy {state.validation['accuracy']:.3f}"
         text = f"step {state.step}/{steps}  {rate:.1f} steps/s{left}{seen}"
         if self.stream.isatty():
-            print(f"\r\x1b[2K{bar(state.step / steps)} {text}", end="\n" if done else "", file=self.stream, flush=True)
+            row = fitted(f"{text}  {bar(state.step / steps)}", self.stream)
+            print(f"\r\x1b[2K{row}", end="\n" if done else "", file=self.stream, flush=True)
         elif done or now - self.last_line >= LINE_SECONDS:
             self.last_line = now
             print(f"{self.config.label}: {text}", file=self.stream, flush=True)
@@ -111,11 +122,11 @@ class SweepTable:
         )
         share = (over + worked - self.done) / max(1, self.total)
         counts = f"done {self.done + self.skipped}  running {len(self.running)}  failed {self.failed}  left {left}"
-        lines = [f"{bar(share)} {counts}  {60 * rate:.1f} runs/min  {rest}"]
+        lines = [f"{counts}  {60 * rate:.1f} runs/min  {rest}  {bar(share)}"]
         for label, share, accuracy in self.running.values():
             seen = "" if accuracy is None else f"  accuracy {accuracy:.2f}"
             lines.append(f"  {share:4.0%}  {label}{seen}")
-        print("\n".join(lines), file=self.stream, flush=True)
+        print("\n".join(fitted(line, self.stream) for line in lines), file=self.stream, flush=True)
         self.drawn = len(lines)
 
     def _erase(self) -> None:

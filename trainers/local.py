@@ -115,7 +115,7 @@ class LocalEngine:
                 worker = pipes[pipe]  # type: ignore[index]
                 try:
                     _handle(worker, worker.pipe.recv(), queue, emit)
-                except (EOFError, ConnectionResetError):
+                except (EOFError, OSError):  # closed, reset, or cut in the middle of a message
                     self.crew.remove(worker)
                     worker.pipe.close()
                     _bury(worker, out, emit)
@@ -160,7 +160,6 @@ def _assign(crew: Sequence[_Worker], queue: _Queue, out: str | Path, emit: Calla
             worker.pipe.send((job, str(out)))
         except OSError:  # it died while idle; `wait` reports its pipe next
             queue.jobs.appendleft(job)
-            worker.ready = False
             continue
         worker.job = job
         emit(Started(job.run_id, job.label, worker.number))

@@ -14,7 +14,7 @@ from mnemolab.errors import BadRequest
 from mnemolab.trainers import Sweep, load_run, run_sweep
 from mnemolab.trainers.engines import ENGINES
 from mnemolab.trainers.events import Failed, Finished, Progress, Skipped, Started
-from mnemolab.trainers.local import LocalEngine
+from mnemolab.trainers.local import Job, LocalEngine
 
 
 def make(values, **parts):
@@ -134,6 +134,19 @@ def test_requests_that_cannot_be_met(values, tmp_path):
     (foreign / "result.json").write_text("{")
     with pytest.raises(BadRequest, match="not readable"):
         run_sweep(sweep, tmp_path)
+
+
+def test_a_worker_that_dies_between_two_lists_is_replaced(values, tmp_path):
+    runs = make(values, grid={"seed": [0, 1]}).runs
+    jobs = [Job(run.run_id, run.label, run.budget.steps, run.to_dict()) for run in runs]
+    events = []
+    with LocalEngine(1) as engine:
+        engine.run(jobs[:1], tmp_path, events.append)
+        process = engine.crew[0].process
+        process.kill()
+        process.join()
+        engine.run(jobs[1:], tmp_path, events.append)
+    assert [type(event) for event in events if not isinstance(event, Progress)] == [Started, Finished] * 2
 
 
 def test_an_empty_list_needs_no_worker(tmp_path):

@@ -1,6 +1,8 @@
 """What a person sees, with and without a terminal."""
 
 import io
+import os
+import re
 
 from mnemolab.trainers.events import Failed, Finished, Progress, Skipped, Started
 from mnemolab.trainers.live import RunBar, SweepTable, clock
@@ -64,6 +66,23 @@ def test_the_bar_of_a_run_redraws_one_line(tiny):
     assert stream.getvalue().count("\r") == 3
     assert stream.getvalue().count("\n") == 1
     assert "step 6/6" in stream.getvalue()
+
+
+def test_no_row_is_wider_than_the_terminal(tiny, monkeypatch):
+    """A row that wraps would be redrawn one line too low, and leave a trail of itself."""
+    columns = 60
+    monkeypatch.setattr("mnemolab.trainers.live.os.get_terminal_size", lambda fd: os.terminal_size((columns, 24)))
+    stream = Terminal()
+    monkeypatch.setattr(stream, "fileno", lambda: 2, raising=False)
+    table = SweepTable(1, stream)
+    table(Started("a", "gated_deltanet on key_overwrite, seed 0, versions 4, learning_rate 0.003, width 128", 0))
+    table(Progress("a", 1, 2, 0.5))
+    table.close()
+    RunBar(tiny(), stream)(TrainState(step=3, validation={"accuracy": 0.5, "loss": 1.0}))
+    rows = re.sub(r"\x1b\[\d*[A-Z]|\r", "\n", stream.getvalue()).splitlines()
+    assert any(rows) and max(map(len, rows)) < columns
+    assert "done 0  running 1  failed 0  left 0" in stream.getvalue()
+    assert "validation accuracy" in stream.getvalue()
 
 
 def test_clock():
