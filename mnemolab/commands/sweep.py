@@ -38,8 +38,15 @@ def run(args: argparse.Namespace) -> int:
     if args.collect:
         from mnemolab.trainers.collect import collect, kept_choice
 
-        for path in collect(out, sweep.runs, kept_choice(sweep, out)).values():
-            print(path)
+        written = collect(out, sweep.runs, kept_choice(sweep, out))
+        if not written:
+            raise BadRequest(f"--out {out}: no run of {sweep.name} is finished there; nothing to collect")
+        if args.json:
+            import json
+
+            print(json.dumps({name: str(path) for name, path in written.items()}, indent=2))
+        else:
+            print(*written.values(), sep="\n")
         return 0
     table = SweepTable(sweep.expected)
     try:

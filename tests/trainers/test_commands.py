@@ -187,6 +187,8 @@ class Inline:
 def test_sweep_then_collect(sweep_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(ENGINES, "local", Inline)
     out = tmp_path / "out"
+    assert main(["sweep", str(sweep_file), "--out", str(out), "--collect"]) == 2
+    assert "no run of two is finished there" in capsys.readouterr().err
     assert main(["sweep", str(sweep_file), "--out", str(out), "--workers", "1"]) == 0
     shown = capsys.readouterr()
     assert "two: 2 done, 0 finished before, 0 failed" in shown.err
@@ -197,6 +199,8 @@ def test_sweep_then_collect(sweep_file, tmp_path, capsys, monkeypatch):
         str(out / "sweep.parquet"),
         str(out / "collected/key_overwrite.parquet"),
     ]
+    assert main(["sweep", str(sweep_file), "--out", str(out), "--collect", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sweep"] == str(out / "sweep.parquet")
     assert len(pd.read_parquet(out / "sweep.parquet")) == 2
     # another sweep in the same folder adds its rows, and a run that was removed takes its own along
     other = yaml.safe_load(sweep_file.read_text(encoding="utf-8"))
