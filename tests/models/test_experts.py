@@ -160,6 +160,18 @@ def test_situ_is_bounded_and_near_swiglu_at_small_inputs():
     assert (glu(pair, "situ") - glu(pair, "swiglu")).abs().max() > 100
 
 
+@pytest.mark.parametrize("value", (1e-4, 1.0, 30.0, 500.0))
+def test_situ_never_leaves_its_bounds_nor_its_gate_s_range(value):
+    """The gate's branch ends at 4 and at -0.2698, the other one at 25."""
+    x = torch.linspace(-value, value, 2001, dtype=torch.float64)
+    one = torch.full_like(x, 1e9)
+    gate = situ_glu(x, one) / 25
+    assert gate.max() <= 4 and gate.min() >= -0.26985
+    assert value != 30.0 or gate.min() < -0.2697
+    assert situ_glu(one, x).abs().max() <= 100
+    assert torch.autograd.functional.jacobian(lambda g: situ_glu(g, one[:1]), x[:1]).isfinite().all()
+
+
 def test_situ_without_bounds_is_swiglu_and_each_bound_acts_on_its_own_branch():
     gate, up = 20 * torch.randn(2, 50, dtype=torch.float64)
     silu = torch.nn.functional.silu(gate)

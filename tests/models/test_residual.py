@@ -60,6 +60,17 @@ def test_one_block_is_embedding_and_partial_sum():
     torch.testing.assert_close(partial, sum(outputs[1:]))
 
 
+@pytest.mark.parametrize("block", (1, 100))
+def test_the_full_form_and_a_single_block_written_out(block):
+    """Block of one sub-layer: every output is a source. One block of all: the embedding and the sum of the rest."""
+    made, outputs = rule(block), list(torch.randn(7, 2, 3, 4, dtype=torch.float64))
+    read, _ = run(made, outputs)
+    for site in range(1, 7):
+        sources = outputs[: site + 1] if block == 1 else [outputs[0], sum(outputs[1 : site + 1])]
+        wanted = mixed(sources, made.query[site], made.gain[site])
+        torch.testing.assert_close(read[site], wanted, atol=1e-12, rtol=0)
+
+
 def test_finished_blocks_and_a_ragged_tail():
     outputs = list(torch.randn(6, 2, 3, 4, dtype=torch.float64))
     read, stream = run(rule(2), outputs)
@@ -92,6 +103,10 @@ def test_a_duplicate_source_splits_the_weight_and_a_larger_source_keeps_its_logi
     query, gain = torch.randn(2, 4, dtype=torch.float64)
     a, b = torch.randn(2, 1, 1, 4, dtype=torch.float64)
     torch.testing.assert_close(attention_residual([a, a], query, gain), a)
+    # three sources, two of them equal: together they have the weight of both
+    logit = lambda v: (query * gain * v).sum() / (v.square().mean() + 1e-5).sqrt()
+    share = 2 * logit(a).exp() / (2 * logit(a).exp() + logit(b).exp())
+    torch.testing.assert_close(attention_residual([a, b, a], query, gain), share * a + (1 - share) * b)
     # its weight stays, its contribution grows
     weight = lambda b: ((attention_residual([a, b], query, gain) - a) / (b - a)).mean()
     torch.testing.assert_close(weight(b), weight(3 * b), atol=1e-4, rtol=0)
