@@ -54,7 +54,9 @@ def fit_run(
     """
     if devices > 1 and rank is None:
         how = fit_ranks(config, folder, device.type, devices, loggers, tell, stop, plugins)
-        return replace(fit_run(config, folder, device, loggers), how=how)  # the folder holds the end of the run
+        done = fit_run(config, folder, device, loggers)  # the folder holds the end of the run
+        done.state.resumed -= 1  # which was read back, not gone on with
+        return replace(done, how=how)
     task, model = config.make_task(), config.make_model()
     saved = read_resume(folder, config.to_dict())
     state = TrainState()

@@ -20,6 +20,7 @@ def test_two_processes_end_where_one_does(tiny, tmp_path):
     for a, b in zip(*rows, strict=True):
         assert (a["step"], a["split"]) == (b["step"], b["split"])
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
+    assert two.result["resumed"] == 0
     assert two.result["backend"] == "eager: 2 devices share the run"
     assert two.result["test"]["accuracy"] == pytest.approx(one.result["test"]["accuracy"], abs=0.05)
 
