@@ -94,6 +94,33 @@ def test_stopping_when_hopeless(tiny, tmp_path):
     assert (run.result["steps"], run.result["stopped"]) == (6, "hopeless")  # the first look at or after step 4
 
 
+@pytest.mark.parametrize(("best", "stopped"), [(0.9, None), (0.6, "hopeless")])
+def test_hope_is_the_best_look_so_far_against_chance(tiny, tmp_path, monkeypatch, best, stopped):
+    """Chance is .5 here: .9 at the first look and nothing later keeps a run going, .6 does not reach .5 + .2."""
+    config = tiny(**{"budget.stop_hopeless": 6, "budget.hope": 0.2, "budget.steps": 9})
+    accuracies = iter([best, 0.1, 0.1])
+    task = type(config.make_task())
+    monkeypatch.setattr(task, "chance", lambda self, batch: torch.full(batch.queries["position"].shape, 0.5))
+    monkeypatch.setattr(
+        "mnemolab.trainers.callbacks.evaluate", lambda *args: {"loss": 1.0, "accuracy": next(accuracies)}
+    )
+    assert train(config, tmp_path).result["stopped"] == stopped
+
+
+def test_each_stream_is_read_for_what_it_is_for(tiny, tmp_path, monkeypatch):
+    task, read = type(tiny().make_task()), []
+    sample = task.sample
+
+    def heard(self, indices, split="train", seed=0, device="cpu"):
+        if len(indices) > 1:  # single examples only show shapes
+            read.append((split, len(indices), int(indices.max())))
+        return sample(self, indices, split, seed, device)
+
+    monkeypatch.setattr(task, "sample", heard)
+    train(tiny(), tmp_path)
+    assert [row for row in read if row[0] != "train"] == [("validation", 8, 7), ("test", 8, 7)]
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_precisions_and_schedules_run(tiny, tmp_path, precision):
     run = train(tiny(precision=precision, **{"optimiser.schedule": "wsd"}), tmp_path)
