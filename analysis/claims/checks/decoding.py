@@ -37,7 +37,7 @@ class Decoding:
 
 SHAPES = {
     "cpu": {
-        "quick": Decoding((512, 2048, 8192, 32_768), 2, 4, 15),
+        "quick": Decoding((512, 2048, 8192, 32_768), 2, 4, 25),
         "full": Decoding((512, 2048, 8192, 32_768, 131_072), 4, 8, 21),
     },
     "cuda": {

@@ -1,13 +1,12 @@
 """Equalities that hold exactly, up to float64 rounding: caches, chunks, attention residuals, and where order comes from."""
 
-from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mnemolab.analysis.claims.checks.check import Check, device_kind, first_seed, preset
+from mnemolab.analysis.claims.checks.check import Check, first_seed, preset
 from mnemolab.kernels import memory_scan
 from mnemolab.models import STAGES, Backbone, make_model
 from mnemolab.models.config import WrappedConfig
@@ -15,8 +14,8 @@ from mnemolab.models.config import WrappedConfig
 __all__ = ["RULES", "attnres_zero_plain", "chunk_exact", "kv_cache_equal", "order_from_recurrence", "small_model"]
 
 SIZES: dict[str, Any] = {"vocab_size": 17, "width": 16, "heads": 2, "head_dim": 8}
-# of the largest number compared: float64 sums in another order; float32 only where a device has kernels of its own
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+# of the largest number compared: float64 sums in another order
+TOLERANCE = 1e-10
 # a difference that rounding cannot make: ten million times the float64 tolerance
 SEPARATES = 1e-3
 
@@ -41,8 +40,8 @@ BLOCKS = {kind: {"quick": (1, 3, 100), "full": (1, 2, 3, 6, 100)} for kind in _A
 PERMUTATIONS = {kind: {"quick": 8, "full": 100} for kind in _ANY}
 
 
-def small_model(name: str, seed: int, device: str, dtype: torch.dtype = torch.float64, **options: Any) -> Backbone:
-    """A small stage with every parameter off its start, so that zeros and ones hide nothing. The global generator is
+def small_model(name: str, seed: int, device: str, **options: Any) -> Backbone:
+    """A small stage in float64, every parameter off its start so that zeros and ones hide nothing. The global generator is
     left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -50,7 +49,7 @@ def small_model(name: str, seed: int, device: str, dtype: torch.dtype = torch.fl
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    return model.to(device, dtype)
+    return model.to(device, torch.float64)
 
 
 def some_tokens(batch: int, length: int, seed: int, device: str) -> Tensor:
@@ -68,26 +67,24 @@ def relative(found: Tensor, wanted: Tensor) -> float:
 
 @torch.no_grad()
 def kv_cache_equal(tier: str, device: str) -> list[Check]:
-    """One check a stage and precision: prefill then tokens one by one, against one pass over everything.
+    """One check a stage: prefill then tokens one by one, against one pass over everything.
 
     The worst of the stage's recipes, of tokens alone (no prefill) and of prefill then tokens.
     """
     length, checks = preset(LENGTH, tier, device), []
-    dtypes = [torch.float64, *([torch.float32] if device_kind(device) == "cuda" else [])]
-    for name, dtype in product(STAGES, dtypes):
+    for name in STAGES:
         stage = STAGES[name]
         recipes = [n for n, recipe in stage.recipes.items() if not isinstance(recipe.mixers[0], WrappedConfig)]
         if not recipes:
             continue
-        worst = max(_cache_difference(name, recipe, length, first_seed(tier), device, dtype) for recipe in recipes)
-        detail = f"{' and '.join(recipes)}, {length} tokens, prefill of 0 and {length // 3}, {str(dtype)[6:]}"
-        label = name if dtype == torch.float64 else f"{name}, float32"
-        checks.append(Check(label, worst, None, TOLERANCE[dtype], "of the largest logit", detail))
+        worst = max(_cache_difference(name, recipe, length, first_seed(tier), device) for recipe in recipes)
+        detail = f"{' and '.join(recipes)}, {length} tokens, prefill of 0 and {length // 3}, float64"
+        checks.append(Check(name, worst, None, TOLERANCE, "of the largest logit", detail))
     return checks
 
 
-def _cache_difference(name: str, recipe: str, length: int, seed: int, device: str, dtype: torch.dtype) -> float:
-    model = small_model(name, seed, device, dtype, recipe=recipe)
+def _cache_difference(name: str, recipe: str, length: int, seed: int, device: str) -> float:
+    model = small_model(name, seed, device, recipe=recipe)
     inputs = some_tokens(2, length, seed, device)
     whole, worst = model(inputs), 0.0
     for given in (0, length // 3):
@@ -119,7 +116,7 @@ def chunk_exact(tier: str, device: str, *, backend: str = "chunked") -> list[Che
         detail = (
             f"outputs, final state, {len(operands)} gradients; T={length}, C in {', '.join(map(str, sizes))}; float64"
         )
-        checks.append(Check(rule, worst, None, TOLERANCE[torch.float64], "of the largest number", detail))
+        checks.append(Check(rule, worst, None, TOLERANCE, "of the largest number", detail))
     return checks
 
 
@@ -183,8 +180,7 @@ def attnres_zero_plain(tier: str, device: str, *, query: float = 0.0) -> list[Ch
         rule.query.fill_(query)
         difference = relative(model(inputs), plain(inputs))
         detail = f"depth {model.config.depth}, {2 * model.config.depth} sub-layers in blocks of {block}, float64"
-        bound = TOLERANCE[torch.float64]
-        checks.append(Check(f"{name}, block {block}", difference, None, bound, "of the largest logit", detail))
+        checks.append(Check(f"{name}, block {block}", difference, None, TOLERANCE, "of the largest logit", detail))
     return checks
 
 
@@ -209,6 +205,6 @@ def order_from_recurrence(tier: str, device: str, *, positions: str = "none", co
     alone, below = changes.values()
     unit = "of the largest logit"
     return [
-        Check("latent attention alone: largest change", max(alone), None, TOLERANCE[torch.float64], unit, detail),
+        Check("latent attention alone: largest change", max(alone), None, TOLERANCE, unit, detail),
         Check("a KDA layer below it: smallest change", min(below), SEPARATES, None, unit, detail),
     ]

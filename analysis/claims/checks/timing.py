@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from time import perf_counter, process_time
 
@@ -42,12 +43,12 @@ def rounds(cases: Mapping[str, Callable[[], object]], repeats: int, device: str)
         with one_thread():
             times = interleaved(cases, repeats, clock=process_time, slow=inf)
     else:
-        times = interleaved(cases, repeats, clock=_synchronised, slow=inf)
+        times = interleaved(cases, repeats, clock=partial(_synchronised, device), slow=inf)
     return {name: np.asarray(found.rounds) for name, found in times.items()}
 
 
-def _synchronised() -> float:
-    torch.cuda.synchronize()
+def _synchronised(device: str) -> float:
+    torch.cuda.synchronize(device)
     return perf_counter()
 
 
