@@ -1,6 +1,7 @@
 """Published task layouts as YAML in configs/tasks: each names its source and every deviation from it."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from mnemolab.tasks import TASKS, make_task
 if TYPE_CHECKING:
     from mnemolab.tasks.base import Task
 
-__all__ = ["preset", "preset_names", "task_or_preset"]
+__all__ = ["preset", "preset_names", "refuse_preset", "task_or_preset"]
 
 
 def _folder():
@@ -34,11 +35,20 @@ def preset(name: str) -> dict[str, Any]:
     return section
 
 
+def refuse_preset(name: str) -> None:
+    """Raises BadRequest where a task's name is wanted and `name` is a preset's: it says which file to give."""
+    if name not in TASKS and name in preset_names():
+        raise BadRequest(f"--task {name}: is a preset; give --config {_folder().joinpath(name + '.yaml')}")
+
+
 def task_or_preset(name: str, fields: Mapping[str, Any]) -> "Task":
     """The task or preset `name` with `fields` over its own. Raises BadRequest for unknown names and fields."""
     if name in TASKS:
         return make_task(name, **fields)
     if name not in preset_names():
-        raise unknown("task", name, [*TASKS, *preset_names()])
+        known = [*TASKS, *preset_names()]
+        if get_close_matches(name, known, n=1, cutoff=0.6):
+            raise unknown("task", name, known)
+        raise BadRequest(f"unknown task {name!r}; tasks: {', '.join(TASKS)}; or a preset, a file name in configs/tasks")
     section = preset(name)
     return make_task(section.pop("name"), **{**section, **fields})

@@ -26,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from mnemolab.errors import BadRequest
     from mnemolab.tasks.presets import task_or_preset
 
+    _check_order(args.task, args.rest)
     fields = split_fields(args.rest, sections=("task",)).get("task", {})
     for name, value, low in (("--n", args.n, 1), ("--show", args.show, 1), ("--seed", args.seed, 0)):
         if value is not None and value < low:
@@ -43,9 +44,31 @@ def run(args: argparse.Namespace) -> int:
 
     path = args.out or Path(f"{args.task}.{args.split}.{kind}")
     path = path if path.suffix else path.with_suffix(f".{kind}")
+    missing = not path.parent.exists()
     for written in export(task, path, n=args.n, split=args.split, seed=args.seed, format=kind):
         print(written)
+    if missing:
+        print(f"mnemolab data: made the folder {path.parent}", file=sys.stderr)
     return 0
+
+
+def _check_order(first: str, rest: list[str]) -> None:
+    """A field before the task leaves its value where the task should stand; say so. Raises BadRequest."""
+    from mnemolab.errors import BadRequest
+    from mnemolab.tasks import TASKS
+    from mnemolab.tasks.presets import preset_names
+
+    known = [*TASKS, *preset_names()]
+    if first in known:
+        return
+    named = next((word for word in rest if word in known), None)
+    fields = [word for word in rest if word != named]
+    bare = any(
+        word.startswith("--task.") and "=" not in word and following.startswith("--")
+        for word, following in zip(fields, [*fields[1:], "--"], strict=True)
+    )
+    if named or bare:
+        raise BadRequest(f"name the task first: mnemolab data {' '.join([named or 'TASK', *fields, first])}")
 
 
 def _show(task, count: int, split: str, seed: int) -> int:

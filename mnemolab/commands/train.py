@@ -93,6 +93,7 @@ def read_config(args: argparse.Namespace) -> dict[str, Any]:
     from mnemolab.errors import BadRequest
     from mnemolab.models.lineage import STAGES
     from mnemolab.tasks import TASKS
+    from mnemolab.tasks.presets import refuse_preset
 
     values: dict[str, Any] = {}
     if args.config:
@@ -109,6 +110,7 @@ def read_config(args: argparse.Namespace) -> dict[str, Any]:
             values[section] = {"name": given}  # another class: the file's fields are not its
         if "name" not in values[section]:
             raise BadRequest(f"--{section} is missing; see `mnemolab list {section}s`")
+    refuse_preset(values["task"]["name"])
     TASKS.entry(values["task"]["name"])  # unknown names fail before anything heavy is imported
     STAGES.entry(values["model"]["name"])
     for section in SECTIONS:

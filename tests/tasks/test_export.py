@@ -52,6 +52,14 @@ def test_export_holds_the_examples_and_every_query(kind, tmp_path, capsys):
     assert not list(tmp_path.glob("**/*.tmp"))
 
 
+def test_a_folder_that_is_made_is_named(tmp_path, capsys):
+    words = ["data", "stack", "--n", "2", "--out", str(tmp_path / "new" / "deep" / "x.jsonl")]
+    assert main(words) == 0
+    assert capsys.readouterr().err == f"mnemolab data: made the folder {tmp_path / 'new' / 'deep'}\n"
+    assert main(words) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_rows_leave_out_unused_slots():
     task = make_task("directed_forgetting", forgotten="unasked", condition="forget")
     batch = task.sample(torch.arange(3))
@@ -91,6 +99,12 @@ def test_show_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
         (["data", "key_overwrite", "--out", "x.jsonl", "--format", "parquet"], "agree with --format"),
         (["data", "key_overwrite", "--out", "/proc/none/x.jsonl"], "cannot write there"),
         (["data", "key_overwrite", "stray"], "stray"),
+        (["data", "--task.stacks", "3", "stack"], "name the task first: mnemolab data stack --task.stacks 3"),
+        (["data", "--task.stacks", "3", "--n", "2"], "name the task first: mnemolab data TASK --task.stacks 3"),
+        (["data", "3"], "unknown task '3'; tasks: associative_recall, key_overwrite"),
+        (["data", "key_overwrit", "--task.versions", "3"], "did you mean 'key_overwrite'"),
+        (["train", "--task", "kimi_linear_mqar", "--model", "kda"], "preset; give --config "),
+        (["train", "--task", "kimi_linear_mqar", "--model", "kda"], "kimi_linear_mqar.yaml"),
     ],
 )
 def test_bad_requests_get_one_line_and_exit_code_2(words, message, capsys):
@@ -101,6 +115,7 @@ def test_bad_requests_get_one_line_and_exit_code_2(words, message, capsys):
     assert code == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+    assert len(error) < 400
 
 
 def test_every_preset_names_its_source_and_deviations_and_is_right():
