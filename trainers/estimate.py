@@ -28,21 +28,25 @@ def estimate(sweep: Sweep, out: Path, workers: int) -> dict[str, Any]:
     speeds: dict[str, float] = {}
     per_token: list[float] = []
     finished = {run.run_id for run in sweep.runs if is_finished(out / run.run_id)}
+    results = {name: load_run(out / name).result for name in finished}
+    shares = _shares(sweep, results)
     for run in sweep.runs:
         if run.run_id in finished:
-            result = load_run(out / run.run_id).result
+            result = results[run.run_id]
             if result["steps"] and result["train_seconds"] and not result["resumed"]:
                 speeds[_kind(run)] = result["train_seconds"] / result["steps"]
     known = len(speeds)
     began = time.perf_counter()
     rows, labels = [], sweep.labels()
     for run in sweep.runs:
+        if not shares[run.run_id]:
+            continue
         kind = _kind(run)
         if kind not in speeds and (not per_token or time.perf_counter() - began < MEASURE_SECONDS):
             speeds[kind] = _seconds_per_step(run)
             per_token.append(speeds[kind] / _size(run))
         step = speeds.get(kind) or _size(run) * sorted(per_token)[len(per_token) // 2]
-        seconds = 0.0 if run.run_id in finished else step * run.budget.steps
+        seconds = 0.0 if run.run_id in finished else step * run.budget.steps * shares[run.run_id]
         done = run.run_id in finished
         rows.append({"run_id": run.run_id, "label": labels[run.run_id], "finished": done, "seconds": seconds})
     left = [row for row in rows if not row["finished"]]
@@ -50,10 +54,25 @@ def estimate(sweep: Sweep, out: Path, workers: int) -> dict[str, Any]:
     return {
         "runs": rows,
         "total": len(rows),
-        "left": len(left),
+        "left": round(sum(shares[row["run_id"]] for row in left)),
         "seconds": max(longest, sum(row["seconds"] for row in left) / max(1, workers)),
         "how": f"{len(speeds) - known} kinds of run timed now, {known} known from finished runs",
     }
+
+
+def _shares(sweep: Sweep, results: dict[str, Any]) -> dict[str, float]:
+    """Run id -> how likely it runs: of a cell's candidates only the chosen one goes on beyond the pilot seeds."""
+    pilots, chosen = ({run.run_id for run in runs} for runs in (sweep.pilots, sweep.chosen(results)))
+    found: dict[str, float] = {}
+    for candidates in sweep.cells().values():
+        names = [run.run_id for runs in candidates.values() for run in runs]
+        decided = all(name in results for name in names if name in pilots)
+        for name in names:
+            if name in pilots or name in results:
+                found[name] = 1.0
+            else:
+                found[name] = float(name in chosen) if decided else 1 / len(candidates)
+    return found
 
 
 def _kind(run: RunConfig) -> str:

@@ -1,6 +1,9 @@
 """Sweeps as a pure function: what a YAML file means."""
 
+import json
+
 import pytest
+import yaml
 
 from mnemolab.errors import BadRequest
 from mnemolab.trainers import Sweep
@@ -109,6 +112,24 @@ def test_pilot_seeds_choose_for_all_seeds(values):
     assert [(run.seed, run.optimiser.learning_rate) for run in chosen] == [(0, 0.2), (1, 0.2), (2, 0.2)]
 
 
+def test_an_estimate_counts_the_chosen_candidate_of_a_cell_once(values, tmp_path, monkeypatch):
+    from mnemolab.trainers import estimate
+
+    found = sweep(values, grid={"seed": [0, 1, 2]}, choose={"optimiser.learning_rate": [0.1, 0.2]}, pilot_seeds=[0])
+    monkeypatch.setattr(estimate, "_seconds_per_step", lambda run: 1.0)
+    before = estimate.estimate(found, tmp_path, workers=1)
+    assert (before["left"], before["seconds"]) == (2 + 2, 4 * found.runs[0].budget.steps)
+    for run in found.pilots:
+        (tmp_path / run.run_id).mkdir()
+        (tmp_path / run.run_id / "config.yaml").write_text(yaml.safe_dump(run.to_dict()))
+        result = {"validation": {"accuracy": run.optimiser.learning_rate, "loss": 0.0}}
+        result |= {"steps": 1, "train_seconds": 1.0, "resumed": 0}
+        (tmp_path / run.run_id / "result.json").write_text(json.dumps(result))
+    after = estimate.estimate(found, tmp_path, workers=1)
+    assert [row["label"].endswith("learning_rate 0.2") for row in after["runs"] if not row["finished"]] == [True, True]
+    assert after["left"] == 2
+
+
 def test_labels_say_what_differs(values):
     found = sweep(values, grid={"optimiser.learning_rate": [0.1, 0.2]})
     assert set(found.labels().values()) == {
@@ -166,8 +187,6 @@ def test_a_file_that_is_none(tmp_path):
 
 
 def test_a_sweep_is_named_after_its_file(values, tmp_path):
-    import yaml
-
     (tmp_path / "overwriting.yaml").write_text(yaml.safe_dump({"base": values()}))
     assert Sweep.from_yaml(tmp_path / "overwriting.yaml").name == "overwriting"
 
@@ -191,8 +210,6 @@ def test_the_sweep_of_the_documentation_is_one():
     """The YAML blocks of docs/training.md are a run and a sweep."""
     import re
     from pathlib import Path
-
-    import yaml
 
     from mnemolab.trainers import RunConfig
 
