@@ -65,7 +65,7 @@ def _check_order(first: str, rest: list[str]) -> None:
     fields = [word for word in rest if word != named]
     bare = any(
         word.startswith("--task.") and "=" not in word and following.startswith("--")
-        for word, following in zip(fields, [*fields[1:], "--"], strict=True)
+        for word, following in zip(fields, [*fields[1:], "--"], strict=False)
     )
     if named or bare:
         raise BadRequest(f"name the task first: mnemolab data {' '.join([named or 'TASK', *fields, first])}")
