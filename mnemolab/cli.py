@@ -9,7 +9,7 @@ from importlib import import_module
 from mnemolab import __version__
 from mnemolab.errors import BadRequest, MnemolabError, hint
 
-COMMANDS = ("list", "train", "sweep", "probe", "report", "data", "demo", "bench")
+COMMANDS = ("list", "train", "sweep", "probe", "claims", "report", "data", "demo", "bench")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -7,7 +7,7 @@ from typing import Any
 
 from mnemolab.registry import Registry
 
-SUMMARY = "names of tasks, models, kernels, probes and figures"
+SUMMARY = "names of tasks, models, kernels, probes, claims and figures"
 
 # kind -> the registry that holds its names, and the function that says more of one name (for --json)
 KINDS = {
@@ -15,6 +15,7 @@ KINDS = {
     "models": ("mnemolab.models:STAGES", "mnemolab.models.lineage:describe"),
     "kernels": ("mnemolab.kernels:KERNELS", None),
     "probes": ("mnemolab.analysis:PROBES", None),
+    "claims": ("mnemolab.analysis.claims:CLAIMS", "mnemolab.analysis.claims.catalogue:describe"),
     "figures": ("mnemolab.analysis:FIGURES", None),
 }
 

@@ -1,0 +1,147 @@
+"""What `mnemolab claims` does, step by step: plan, train, judge, write, draw."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mnemolab.analysis.claims.catalogue import CLAIMS
+from mnemolab.analysis.claims.evidence import Evidence
+from mnemolab.analysis.claims.experiments import Planned, load_tier
+from mnemolab.analysis.claims.figures import draw
+from mnemolab.analysis.claims.frozen import Frozen, freeze, load_frozen, pilot_sweep, plan
+from mnemolab.analysis.claims.judge import experiments_of, judge_claims, twin_rate
+from mnemolab.analysis.claims.train import Piece, train_piece
+from mnemolab.analysis.claims.write import write_claims
+from mnemolab.files import output_folder
+
+__all__ = ["dry_run", "freeze_tier", "judge_tier"]
+
+
+def dry_run(tier: str, ids: Sequence[str], out: Path, workers: int | None) -> int:
+    """Print runs, steps and an estimate of minutes by experiment; train nothing."""
+    from mnemolab.trainers.estimate import estimate
+    from mnemolab.trainers.live import clock
+    from mnemolab.trainers.local import default_workers
+    from mnemolab.trainers.sweep import Sweep
+
+    workers = workers or default_workers()[0]
+    planned = _plan(tier, ids)[0]
+    total_steps, left = 0, 0.0
+    print(f"{'experiment':<14}{'runs':>6}{'left':>6}{'steps':>12}   estimate")
+    for name in dict.fromkeys(p.experiment for p in planned):
+        runs = {p.config.run_id: p.config for p in planned if p.experiment == name}
+        found = estimate(Sweep(name, tuple(runs.values())), out / "runs", workers)
+        steps = sum(run.budget.steps for run in runs.values())
+        seconds = sum(row["seconds"] for row in found["runs"]) / workers
+        print(f"{name:<14}{len(runs):>6}{found['left']:>6}{steps:>12,}   {clock(seconds)}")
+        total_steps, left = total_steps + steps, left + seconds
+    unique = {p.config.run_id for p in planned}
+    print(f"{'all':<14}{len(unique):>6}{'':>6}{total_steps:>12,}   {clock(left)}")
+    print(f"with {workers} workers; checks and benchmarks come on top", file=sys.stderr)
+    return 0
+
+
+def freeze_tier(tier: str, out: Path, workers: int | None, minutes: float | None, plugins: Sequence[str]) -> int:
+    """Run the pilot and write configs/claims/frozen/TIER.yaml; a piece that is out of time says what is left."""
+    seeds = load_tier(tier)
+    sweep = pilot_sweep(seeds)
+    home = output_folder(out)
+    piece = _train(sweep.name, sweep.runs, home / "pilot", workers, minutes, plugins)
+    if piece.left or piece.failed:
+        return _unfinished(piece)
+    print(freeze(seeds, home / "pilot"))
+    return 0
+
+
+def judge_tier(
+    tier: str,
+    ids: Sequence[str],
+    out: Path,
+    workers: int | None,
+    minutes: float | None,
+    plugins: Sequence[str],
+    device: str,
+) -> int:
+    """Train what is missing, judge `ids`, write claims.json, .csv, .tex and figures, and print the verdicts."""
+    from mnemolab.trainers.run import resolve_device
+
+    where = str(resolve_device(device))
+    planned, frozen = _plan(tier, ids)
+    home = output_folder(out)
+    began = time.monotonic()
+    if planned:
+        runs = [p.config for p in planned]
+        piece = _train(f"claims-{tier}", runs, home / "runs", workers, minutes, plugins)
+        if piece.left or piece.failed:
+            return _unfinished(piece)
+    trained = time.monotonic() - began
+    evidence = Evidence.of(planned, home / "runs")
+    verdicts = judge_claims(ids, evidence, tier, where, lambda name: print(f"judging {name}", file=sys.stderr))
+    methods = _methods(tier, frozen, planned, evidence, where, trained)
+    print("drawing", file=sys.stderr)
+    figures = draw(verdicts, evidence, home / "figures")
+    write_claims(verdicts, home, {**methods, "figures": figures})
+    for verdict in verdicts:
+        effect = "" if verdict.effect is None else f"{verdict.effect:.3f}"
+        print(f"{verdict.claim.id:<26}{verdict.verdict:<18}{effect:>8}  {verdict.why}")
+    supported, twins = twin_rate(verdicts)
+    if twins:
+        print(f"A/A contrasts called supported: {supported} of {twins}", file=sys.stderr)
+    print(home / "claims.json")
+    return 0
+
+
+def _plan(tier: str, ids: Sequence[str]) -> tuple[tuple[Planned, ...], Frozen]:
+    names = experiments_of(ids)
+    frozen = load_frozen(tier) if names else Frozen(tier, "no experiment", {}, {})
+    return plan(names, load_tier(tier), frozen), frozen
+
+
+def _train(
+    name: str, runs: Sequence[Any], out: Path, workers: int | None, minutes: float | None, plugins: Sequence[str]
+) -> Piece:
+    from mnemolab.trainers.live import SweepTable
+
+    table = SweepTable(len({run.run_id for run in runs}))
+    try:
+        return train_piece(name, runs, out, workers=workers, minutes=minutes, on_event=table, plugins=plugins)
+    finally:
+        table.close()
+
+
+def _unfinished(piece: Piece) -> int:
+    print(f"{piece.done} runs finished, {piece.left} left: run the same command again to go on", file=sys.stderr)
+    for run_id in piece.failed:
+        print(f"failed: {run_id}/failure.json", file=sys.stderr)
+    return 1 if piece.failed else 0
+
+
+def _methods(
+    tier: str, frozen: Frozen, planned: Sequence[Planned], evidence: Evidence, device: str, seconds: float
+) -> dict[str, Any]:
+    """What the report says of how it was done: versions, hardware, seeds, rates, hashes."""
+    from mnemolab.analysis.report import provenance
+
+    seeds = load_tier(tier)
+    results = [run.result for run in evidence.ran]
+    return {
+        "tier": tier,
+        "claims": len(CLAIMS),
+        "seeds": list(seeds.seeds),
+        "twin_seeds": [seed + seeds.shift for seed in seeds.seeds],
+        "pilot_seeds": list(seeds.pilot),
+        "how": frozen.how,
+        "rates": {task: dict(rates) for task, rates in frozen.rates.items()},
+        "hashes": {
+            name: frozen.hashes.get(name, "not frozen") for name in dict.fromkeys(p.experiment for p in planned)
+        },
+        "runs": len({p.config.run_id for p in planned}),
+        "steps": sum(result["steps"] for result in results),
+        "training_seconds": sum(result["train_seconds"] for result in results),
+        "wall_seconds": seconds,
+        "devices": sorted({str(result["device"]) for result in results}),
+        "checks_on": device,
+        "provenance": provenance(None),
+    }

@@ -1,0 +1,185 @@
+"""Figures of the claims: a forest of each claim's contrasts, the frontier of selective retention, and the analysis' own.
+
+`draw` saves them and returns an index of plain values (figures.json), from which the report is made without the runs.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mnemolab.analysis.claims.claim import Contrast, Verdict
+from mnemolab.analysis.claims.evidence import Evidence
+from mnemolab.analysis.claims.judges.retention import CLASSES, class_accuracy
+from mnemolab.analysis.claims.rules import interval
+from mnemolab.analysis.figures import FIGURES
+from mnemolab.analysis.figures.plot import NotApplicable, Plot, Saved, save
+from mnemolab.analysis.records import Study
+from mnemolab.analysis.style import PAGE, canvas, paper
+from mnemolab.errors import BadRequest
+
+__all__ = ["draw", "forest", "selection"]
+
+_COLOURS = {"supported": "#0072b2", "refuted": "#d55e00", "inconclusive": "#444444"}
+_MARKS = {"supported": "o", "refuted": "X", "inconclusive": "D"}
+# what every experiment shows, where it applies; a claim adds its own
+_ALWAYS = ("learning",)
+
+
+def draw(verdicts: Sequence[Verdict], evidence: Evidence, out: Path) -> list[dict[str, Any]]:
+    """Save all figures below `out`; one row a figure: claims, experiment, name, title, caption, alt, png, pdf, csv."""
+    rows = []
+    for verdict in verdicts:
+        if verdict.contrasts:
+            rows.append(_row(save(forest(verdict), out), [verdict.claim.id], ""))
+    wanted: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for verdict in verdicts:
+        cell, _, name = verdict.claim.figure.partition("/")
+        for experiment in verdict.claim.experiment if name else ():
+            places = wanted.setdefault((experiment, cell), {})
+            places.setdefault(name, []).append(verdict.claim.id)
+            for other in _ALWAYS:
+                places.setdefault(other, [])
+    for (experiment, cell), names in wanted.items():
+        rows += _of_experiment(evidence, experiment, cell, names, out)
+    return rows
+
+
+def _of_experiment(
+    evidence: Evidence, experiment: str, cell: str, names: dict[str, list[str]], out: Path
+) -> list[dict[str, Any]]:
+    """Figures of one cell's runs, twins left out: they would count as further seeds."""
+    try:
+        folders = [run.folder for run in evidence.runs(experiment, cell) if not run.plan.twin]
+    except BadRequest:
+        return []
+    study = Study.of(sorted(set(folders)))
+    rows = []
+    for name, claims in names.items():
+        try:
+            plots = [selection(evidence)] if name == "selection" else FIGURES[name](study)
+        except NotApplicable:
+            continue
+        for plot in plots:
+            named = Plot(
+                f"{experiment}-{cell}-{plot.name}".replace(" ", "_"),
+                f"{plot.title}: experiment {experiment}, {cell}"
+                if len(evidence_cells(evidence, experiment)) > 1
+                else plot.title,
+                plot.caption,
+                plot.alt,
+                plot.figure,
+                plot.data,
+            )
+            rows.append(_row(save(named, out), claims, experiment))
+    return rows
+
+
+def evidence_cells(evidence: Evidence, experiment: str) -> list[str]:
+    """Cells of an experiment that have runs."""
+    return list(dict.fromkeys(run.plan.cell for run in evidence.ran if run.plan.experiment == experiment))
+
+
+def _row(saved: Saved, claims: Sequence[str], experiment: str) -> dict[str, Any]:
+    row = {name: getattr(saved, name) for name in ("name", "title", "caption", "alt")}
+    files = {kind: getattr(saved, kind).name for kind in ("png", "pdf", "csv")}
+    return {"claims": list(claims), "experiment": experiment, **row, **files}
+
+
+def forest(verdict: Verdict) -> Plot:
+    """Effects with 95% intervals against their margins; placebos and A/A pairs below, in grey."""
+    rows = [
+        *((c, "contrast") for c in verdict.contrasts),
+        *((c, "placebo") for c in verdict.placebo),
+        *((c, "A/A") for c in verdict.twins),
+    ]
+    rows = [(c, kind) for c, kind in rows if c.n]
+    with paper():
+        figure, axes = canvas(PAGE * 0.9, 0.65 + 0.23 * max(1, len(rows)))
+        axes.axvline(0, color="#999999", linewidth=0.7, zorder=1)
+        for at, (c, kind) in enumerate(rows):
+            own = kind == "contrast"
+            colour = _COLOURS[c.outcome] if own else "#9a9a9a"
+            low, high = (c.effect if not np.isfinite(v) else v for v in (c.low, c.high))
+            axes.plot([low, high], [at, at], color=colour, linewidth=1.4, zorder=3)
+            face = colour if c.outcome == "supported" else "white"
+            axes.plot(c.effect, at, _MARKS[c.outcome], color=colour, markerfacecolor=face, markersize=4.5, zorder=4)
+            for bound in _bounds(c):
+                axes.plot([bound, bound], [at - 0.32, at + 0.32], color="#cc79a7", linewidth=1.4, zorder=2)
+        axes.set_yticks(range(len(rows)), [_said(c, kind) for c, kind in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlabel(f"effect ({verdict.claim.unit})")
+        axes.grid(axis="y", visible=False)
+    data = pd.DataFrame(
+        [
+            {"what": kind, "contrast": c.name, "test": c.test, "effect": c.effect, "low": c.low, "high": c.high}
+            | {"margin": c.margin, "p": c.adjusted, "seeds": c.n, "outcome": c.outcome}
+            for c, kind in rows
+        ]
+    )
+    alt = f"{verdict.claim.id}: " + "; ".join(
+        f"{c.name}, {c.effect:.3f} ({c.low:.3f} to {c.high:.3f}), {c.outcome}" for c in verdict.contrasts if c.n
+    )
+    caption = (
+        "Mean over seeds with 95% intervals; filled: supported, cross: refuted, open: inconclusive. Pink ticks: the margin. "
+        "Grey: placebos and A/A pairs, which must not be supported."
+    )
+    return Plot(f"claim-{verdict.claim.id}", f"{verdict.claim.id}: {verdict.verdict}", caption, alt, figure, data)
+
+
+def _bounds(c: Contrast) -> tuple[float, ...]:
+    return {"greater": (c.margin,), "no worse": (-c.margin,), "equivalent": (-c.margin, c.margin)}[c.test]
+
+
+def _said(c: Contrast, kind: str) -> str:
+    text = c.name if kind == "contrast" else f"{kind}: {c.name}"
+    return text if len(text) < 62 else text[:60] + "…"
+
+
+def selection(evidence: Evidence) -> Plot:
+    """Persistent against volatile accuracy, one point an arm with intervals on both axes. Raises NotApplicable without runs."""
+    try:
+        values = {c: evidence.values("retention", lambda run, c=c: class_accuracy(run.records, c)) for c in CLASSES}
+    except BadRequest as reason:
+        raise NotApplicable(str(reason)) from reason
+    rows = []
+    for arm in values[CLASSES[0]].arms:
+        row: dict[str, Any] = {"arm": arm}
+        for c, found in values.items():
+            x = list(found.of(arm).values())
+            row |= {c: float(np.mean(x)), f"{c} low": interval(x)[0], f"{c} high": interval(x)[1], "seeds": len(x)}
+        rows.append(row)
+    data = pd.DataFrame(rows)
+    colours = {"channel delta": "#009e73", "scalar delta": "#56b4e9", "additive": "#d55e00"}
+    with paper():
+        figure, axes = canvas(PAGE * 0.6, 3.1)
+        for row in rows:
+            colour = next((v for k, v in colours.items() if row["arm"].startswith(k)), "#444444")
+            mark = {"short": "v", "mid": "o", "long": "^"}.get(row["arm"].rpartition(" ")[2], "s")
+            spans = [
+                [[max(0.0, row[c] - row[f"{c} low"])], [max(0.0, row[f"{c} high"] - row[c])]] for c in reversed(CLASSES)
+            ]
+            spans = [[[0.0 if not np.isfinite(v[0]) else min(v[0], 1.0)] for v in span] for span in spans]
+            axes.errorbar(
+                row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], fmt=mark, color=colour, label=row["arm"],
+                elinewidth=0.8, markeredgecolor="white", markeredgewidth=0.4,
+            )  # fmt: skip
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("accuracy, volatile facts")
+        axes.set_ylabel("accuracy, persistent facts")
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend([h[0] for h in handles], labels, loc="outside right center")
+    best = data.loc[(data["persistent"] + data["volatile"]).idxmax()]
+    return Plot(
+        "selection",
+        "What lasts against what changes",
+        "Accuracy on facts written once and on facts rewritten all the time; 95% intervals over seeds. Triangles: short and "
+        "long initial half-lives. Up and to the right is better at both.",
+        f"Scatter of {len(data)} arms. Best at both: {best['arm']}, persistent {best['persistent']:.2f}, volatile "
+        f"{best['volatile']:.2f}.",
+        figure,
+        data,
+    )

@@ -1,0 +1,132 @@
+"""Pilot, freeze, confirm: the learning rates that pilot seeds chose, and the hash of every experiment as it was then.
+
+`configs/claims/frozen/TIER.yaml` holds both; `replicate` takes the rates of `full` and has hashes of its own. A confirmatory
+run of an experiment whose hash is another one is refused: what is confirmed must be what was frozen.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnemolab.analysis.claims.experiments import Experiment, Planned, Tier, experiment_names, folder, load_experiment
+from mnemolab.errors import BadRequest
+
+if TYPE_CHECKING:
+    from mnemolab.trainers.sweep import Sweep
+
+__all__ = ["PILOT", "Frozen", "freeze", "load_frozen", "pilot_sweep", "plan"]
+
+PILOT = "pilot"
+# candidates of the pilot, for every stage and task alike
+RATES = (1e-3, 3e-3, 1e-2)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """`rates`: pilot task -> stage -> rate. `hashes`: experiment -> hash. `how` says where the rates come from."""
+
+    tier: str
+    how: str
+    rates: Mapping[str, Mapping[str, float]]
+    hashes: Mapping[str, str]
+
+
+def load_frozen(tier: str, path: Path | None = None) -> Frozen:
+    """What was frozen for `tier`. Raises BadRequest when nothing was."""
+    from mnemolab.trainers.config import read_yaml
+
+    path = path or folder() / "frozen" / f"{tier}.yaml"
+    if not path.exists():
+        raise BadRequest(
+            f"--tier {tier}: nothing is frozen ({path} is missing); run `mnemolab claims --tier {tier} --freeze` first, "
+            "which runs the pilot"
+        )
+    values = read_yaml(path)
+    try:
+        return Frozen(tier, values["how"], values["rates"], values["experiments"])
+    except (KeyError, TypeError) as error:
+        raise BadRequest(f"{path}: needs how, rates and experiments ({error})") from error
+
+
+def plan(experiments: Iterable[str], tier: Tier, frozen: Frozen) -> tuple[Planned, ...]:
+    """The runs of `experiments`. Raises BadRequest for an experiment that is not as it was frozen, or was never frozen.
+
+    An experiment from a file of one's own (NAME.yaml) is planned as it is: nothing of it was frozen.
+    """
+    found: list[Planned] = []
+    for name in dict.fromkeys(experiments):
+        experiment = load_experiment(name)
+        if not name.endswith(".yaml"):
+            _refuse_changed(experiment, tier, frozen)
+        found += experiment.planned(tier, frozen.rates)
+    return tuple(found)
+
+
+def _refuse_changed(experiment: Experiment, tier: Tier, frozen: Frozen) -> None:
+    held, now = frozen.hashes.get(experiment.name), experiment.hash(tier, frozen.rates)
+    if held == now:
+        return
+    what = "was never frozen" if held is None else f"changed since it was frozen ({held}, now {now})"
+    raise BadRequest(
+        f"experiment {experiment.name}, tier {tier.name}: it {what}; restore configs/claims/{experiment.name}.yaml, or freeze "
+        f"anew under other seeds (configs/claims/tiers.yaml) with `mnemolab claims --tier {tier.name} --freeze`"
+    )
+
+
+def pilot_sweep(tier: Tier) -> "Sweep":
+    """Every stage and task of configs/claims/pilot.yaml at each of RATES, on the pilot seeds, which nothing else uses."""
+    from mnemolab.trainers.sweep import Sweep
+
+    runs = [p.config for p in _pilots(tier)]
+    return Sweep(f"pilot-{tier.name}", tuple({run.run_id: run for run in runs}.values()))
+
+
+def freeze(tier: Tier, out: Path, path: Path | None = None) -> Path:
+    """Choose the rates from the finished pilot below `out` and write the frozen file. Raises BadRequest when runs are missing.
+
+    Best mean validation accuracy over the pilot seeds wins, ties go to the lower loss. The test stream is not read.
+    """
+    from mnemolab.trainers.folder import is_finished, load_run
+
+    scores: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = {}
+    for p in _pilots(tier):
+        if not is_finished(out / p.config.run_id):
+            raise BadRequest(f"{out / p.config.run_id}: this pilot run is not finished; run the same command again")
+        seen = load_run(out / p.config.run_id).result["validation"]
+        rate = p.config.optimiser.learning_rate
+        scores.setdefault((p.cell, p.config.model["name"]), {}).setdefault(rate, []).append(
+            (seen["accuracy"], -seen["loss"])
+        )
+    rates: dict[str, dict[str, float]] = {}
+    for (task, stage), by_rate in scores.items():
+        best = max(by_rate, key=lambda rate: tuple(sum(column) for column in zip(*by_rate[rate], strict=True)))
+        rates.setdefault(task, {})[stage] = best
+    how = f"pilot: {len(RATES)} rates, seeds {', '.join(map(str, tier.pilot))}, best validation accuracy"
+    return write_frozen(tier, how, rates, path)
+
+
+def write_frozen(tier: Tier, how: str, rates: Mapping[str, Mapping[str, float]], path: Path | None = None) -> Path:
+    """Write configs/claims/frozen/TIER.yaml with the hashes of all experiments as they are now."""
+    import yaml
+
+    from mnemolab.files import output_folder, write_text
+
+    names = [name for name in experiment_names() if name != PILOT]
+    hashes = {name: load_experiment(name).hash(tier, rates) for name in names}
+    path = path or folder() / "frozen" / f"{tier.name}.yaml"
+    output_folder(path.parent, "configs/claims/frozen")
+    values: dict[str, Any] = {"how": how, "rates": {k: dict(v) for k, v in rates.items()}, "experiments": hashes}
+    head = "# Written by `mnemolab claims --freeze`; an experiment whose hash differs is refused.\n"
+    return write_text(path, head + yaml.safe_dump(values, sort_keys=True))
+
+
+def _pilots(tier: Tier) -> list[Planned]:
+    experiment = load_experiment(PILOT)
+    stages = sorted({str(arm.get("model.name")) for arm in experiment.arms.values()})
+    own = Tier(tier.name, tier.pilot, 0, ())
+    found: list[Planned] = []
+    for rate in RATES:
+        rates = {experiment.rates: dict.fromkeys(stages, rate)}
+        found += experiment.planned(own, rates)
+    return found

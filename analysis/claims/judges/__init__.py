@@ -1,0 +1,1 @@
+"""Judging functions: finished runs in, one number a seed out. The rules are elsewhere (`mnemolab.analysis.claims.rules`)."""

@@ -1,0 +1,81 @@
+"""Old values of a rebound key: whether they blend in, and whether separate gates keep them out better."""
+
+import numpy as np
+import pandas as pd
+
+from mnemolab.analysis.claims.claim import Judgement, Sample
+from mnemolab.analysis.claims.evidence import Evidence
+
+__all__ = ["additive_blend", "excess_growth", "gdn2_decouples", "interference"]
+
+
+def additive_blend(evidence: Evidence) -> Judgement:
+    """Growth, from 2 versions to the most, of stale answers beyond their share of the presented values.
+
+    Predicted: it grows with additive writes; with delta writes the excess at the most versions stays within the margin.
+    Placebo: on the controls, whose other bindings went to another key, that key's values must not grow into answers.
+    """
+    growth = evidence.values("overwrite", lambda run: excess_growth(run.records, "stale"))
+    excess = evidence.values("overwrite", lambda run: excess_at(run.records, "stale"))
+    control = evidence.values("overwrite", lambda run: excess_growth(run.records, "other_key", control=True))
+    return Judgement(
+        samples=[
+            Sample("additive, no decay: stale excess grows with versions", growth.of("additive")),
+            Sample("stale excess at the most versions, additive minus delta", excess.minus("additive", "delta")),
+            Sample("delta, no decay: stale excess at the most versions", excess.of("delta"), "equivalent"),
+        ],
+        placebo=[Sample("controls: excess of other keys' values grows", control.of("additive"))],
+        twins=growth.twins("growth of stale excess"),
+        numbers=[*growth.rows("growth of stale excess"), *excess.rows("stale excess at the most versions")],
+    )
+
+
+def excess_growth(records: pd.DataFrame, outcome: str, control: bool = False) -> float:
+    """`excess_at` the most versions minus that at 2. On controls `versions` is their twin's."""
+    return excess_at(records, outcome, control=control) - excess_at(records, outcome, 2, control)
+
+
+def excess_at(records: pd.DataFrame, outcome: str, versions: int | None = None, control: bool = False) -> float:
+    """Share of answers of class `outcome` beyond what guessing among presented values gives, at the most versions or at
+    `versions`. NaN without such queries."""
+    chosen = records[(records["condition"] == "control") == control]
+    if "ask" in chosen:
+        chosen = chosen[chosen["ask"] == 0]  # the latest value is asked
+    number = chosen["paired_versions"] if control else chosen["version"] + 1
+    part = chosen[number == (number.max() if versions is None else versions)]
+    if part.empty:
+        return float("nan")
+    share = part["chance"] * part["n_stale"]
+    if outcome == "other_key":
+        share = 1 - part["chance"] - share
+    return float(np.mean((part["outcome"] == outcome) - share))
+
+
+def gdn2_decouples(evidence: Evidence) -> Judgement:
+    """Proactive interference at the most versions with one beta (KDA) minus that with separate gates, parameters matched.
+
+    The arms with one gate split only (erase by channel, or write by channel) say which half does it. Placebo: the same
+    difference in accuracy on keys bound once, where nothing interferes.
+    """
+    lost = evidence.values("overwrite", lambda run: interference(run.records))
+    fresh = evidence.values("overwrite", lambda run: _accuracy(run.records, run.records["condition"] == "fresh"))
+    return Judgement(
+        samples=[Sample("interference, one beta minus separate gates", lost.minus("one beta", "decoupled"))],
+        placebo=[Sample("accuracy on fresh keys, separate gates minus one beta", fresh.minus("decoupled", "one beta"))],
+        twins=lost.twins("interference"),
+        numbers=[
+            *lost.rows("interference (control minus rebound)", ["one beta", "decoupled", "erase only", "write only"]),
+            *fresh.rows("accuracy on fresh keys", ["one beta", "decoupled", "erase only", "write only"]),
+        ],
+    )
+
+
+def interference(records: pd.DataFrame) -> float:
+    """Accuracy of the controls minus that of rebound keys, at the most versions: what the older values cost."""
+    most = records["paired_versions"] == records["paired_versions"].max()
+    control, rebound = (_accuracy(records, most & (records["condition"] == name)) for name in ("control", "rebound"))
+    return control - rebound
+
+
+def _accuracy(records: pd.DataFrame, chosen: pd.Series) -> float:
+    return float(records.loc[chosen, "correct"].mean()) if chosen.any() else float("nan")

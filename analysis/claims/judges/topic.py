@@ -1,0 +1,113 @@
+"""After a switch of topic: what a state without decay keeps, and what one decay for all clears."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mnemolab.analysis.claims.claim import Judgement, Sample
+from mnemolab.analysis.claims.evidence import Evidence, Ran
+from mnemolab.analysis.claims.judges.reading import only
+from mnemolab.analysis.decay.state import retained_energy
+from mnemolab.analysis.interventions import effects
+from mnemolab.errors import BadRequest
+
+__all__ = ["delta_cannot_clear", "gate_difference", "marker_position", "release", "scalar_decay_clears"]
+
+# share of the old topic's energy above which it counts as kept
+KEPT = 0.25
+
+
+def delta_cannot_clear(evidence: Evidence) -> Judgement:
+    """Only the current topic is asked, load above the state's channels: DeltaNet keeps the old topic's energy to the end of
+    the context, and wiping the state at the switch raises accuracy.
+
+    Placebo: the same wipe where nothing had been written yet (condition single).
+    """
+    energy = evidence.values("topic", _energy, "current", ["delta", "delta scalar"])
+    wiped = evidence.values("topic", lambda run: _wipe(run, "shift"), "current", ["delta"])
+    nothing = evidence.values("topic", lambda run: _wipe(run, "single"), "current", ["delta"])
+    kept = {seed: value - KEPT for seed, value in energy.of("delta").items()}
+    return Judgement(
+        samples=[
+            Sample(f"DeltaNet: energy of the old topic left, beyond {KEPT}", kept, margin=0.0),
+            Sample("DeltaNet: accuracy gained by wiping the state at the switch", wiped.of("delta")),
+        ],
+        placebo=[Sample("DeltaNet: accuracy gained by wiping an empty state", nothing.of("delta"))],
+        twins=wiped.twins("gain by wiping"),
+        numbers=[*energy.rows("energy of the old topic left"), *wiped.rows("gain by wiping, shift")],
+    )
+
+
+def scalar_decay_clears(evidence: Evidence) -> Judgement:
+    """Gated DeltaNet decays more at the switch marker than at a placebo marker, and gets more release from proactive
+    interference than DeltaNet.
+
+    Placebo: the same difference in decay between two halves of the placebo markers, and DeltaNet's release against its twin.
+    """
+    gates = evidence.values("topic", lambda run: gate_difference(run), "current", ["delta scalar"])
+    halves = evidence.values("topic", lambda run: gate_difference(run, halves=True), "current", ["delta scalar"])
+    gained = evidence.values("topic", lambda run: release(run.records), "current", ["delta", "delta scalar"])
+    return Judgement(
+        samples=[
+            Sample(
+                "Gated DeltaNet: decay at the switch minus at a placebo marker (nats)",
+                gates.of("delta scalar"),
+                margin=0.1,
+            ),
+            Sample("release, Gated DeltaNet minus DeltaNet", gained.minus("delta scalar", "delta")),
+        ],
+        placebo=[Sample("decay, two halves of the placebo markers", halves.of("delta scalar"), margin=0.1)],
+        twins=gained.twins("release"),
+        numbers=[*gates.rows("decay, switch minus placebo (nats)"), *gained.rows("p(shift) - p(no shift)")],
+    )
+
+
+def release(records) -> float:
+    """Accuracy after a shift of topic minus without one, last block: what the shift releases."""
+    shift, same = (records.loc[records["condition"] == c, "correct"].mean() for c in ("shift", "no_shift"))
+    return float(shift - same)
+
+
+def marker_position(run: Ran) -> int:
+    """Where the last marker of the context stands, the same in every sequence. Raises BadRequest when it is not."""
+    marks = _marks(run.batch.inputs, run)
+    last = torch.where(marks, torch.arange(marks.shape[1]), -1).amax(1)
+    if last.unique().numel() != 1 or int(last[0]) < 1:
+        raise BadRequest("topic: the markers' places vary; set task.length so that no filler is left")
+    return int(last[0])
+
+
+def _marks(inputs: Tensor, run: Ran) -> Tensor:
+    vocabulary = run.task.vocabulary
+    return (inputs == vocabulary.token("switch")) | (inputs == vocabulary.token("placebo"))
+
+
+def _energy(run: Ran) -> float:
+    """Energy of the old topic's state left at the end of the context, shift condition, mean over heads."""
+    chosen = _condition(run, "shift")
+    context = int(run.batch.queries["fork"].max())
+    kept = retained_energy(only(run.traces[0], chosen), marker_position(run), context)
+    return float(np.mean(kept))
+
+
+def _wipe(run: Ran, condition: str) -> float:
+    at = marker_position(run)
+    rows, _ = effects(run.model, run.task, ["wipe-state"], examples=len(run.batch), seed=run.seed, wipe_at=at)
+    chosen = _condition(run, condition).numpy()[rows["example"]]
+    return float(rows.loc[chosen, "change"].mean())
+
+
+def _condition(run: Ran, name: str) -> Tensor:
+    """(B,) whether the sequence is of this condition."""
+    return run.batch.queries["condition"][:, 0] == list(run.task.conditions).index(name)
+
+
+def gate_difference(run: Ran, halves: bool = False) -> float:
+    """Nats of decay at the last marker where the topic shifts, minus where it does not; mean over heads and channels."""
+    at = marker_position(run)
+    gate = -run.traces[0].decay[:, at].mean((-1, -2))  # (B,)
+    same = _condition(run, "no_shift")
+    if halves:
+        places = same.nonzero()[:, 0]
+        return float(gate[places[0::2]].mean() - gate[places[1::2]].mean())
+    return float(gate[_condition(run, "shift")].mean() - gate[same].mean())

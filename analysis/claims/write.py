@@ -1,0 +1,124 @@
+"""claims.json, claims.csv and claims.tex: the verdicts, for programs, spreadsheets and papers."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mnemolab.analysis.claims.claim import RULES, Verdict
+from mnemolab.analysis.claims.judge import twin_rate
+from mnemolab.errors import BadRequest
+from mnemolab.files import write_json, write_text
+
+__all__ = ["FIELDS", "read_claims", "table", "to_object", "write_claims"]
+
+# of every object of claims.json, in this order
+FIELDS = (
+    "id", "statement", "source", "kind", "experiment", "statistic", "direction", "margin", "unit", "rule", "placebo",
+    "verdict", "why", "would_change", "effect", "low", "high", "p", "seeds", "power", "seeds_needed", "contrasts",
+    "placebo_contrasts", "placebo_passed", "twins", "checks", "numbers", "evidence", "figure", "note",
+)  # fmt: skip
+
+
+def to_object(verdict: Verdict) -> dict[str, Any]:
+    """One object of claims.json: plain values, what is not finite is null."""
+    claim = verdict.claim
+    found = {
+        **{name: getattr(claim, name) for name in ("id", "statement", "source", "kind", "statistic", "direction")},
+        **{name: getattr(claim, name) for name in ("margin", "unit", "placebo", "figure")},
+        "experiment": list(claim.experiment),
+        "rule": claim.rule,
+        **{name: getattr(verdict, name) for name in ("verdict", "why", "effect", "low", "high", "p", "seeds", "power")},
+        "would_change": verdict.changes,
+        "seeds_needed": verdict.needed,
+        "contrasts": [asdict(c) for c in verdict.contrasts],
+        "placebo_contrasts": [asdict(c) for c in verdict.placebo],
+        "placebo_passed": verdict.placebo_passed,
+        "twins": [asdict(c) for c in verdict.twins],
+        "checks": list(verdict.checks),
+        "numbers": list(verdict.numbers),
+        "evidence": list(verdict.runs),
+        "note": verdict.note,
+    }
+    return {name: _plain(found[name]) for name in FIELDS}
+
+
+def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """One row a claim: id, verdict, effect, low, high, margin, unit, p, seeds, power, seeds_needed, statement."""
+    names = (
+        "id",
+        "verdict",
+        "effect",
+        "low",
+        "high",
+        "margin",
+        "unit",
+        "p",
+        "seeds",
+        "power",
+        "seeds_needed",
+        "statement",
+    )
+    return pd.DataFrame([{name: to_object(v)[name] for name in names} for v in verdicts], columns=list(names))
+
+
+def write_claims(verdicts: Sequence[Verdict], out: Path, methods: Mapping[str, Any]) -> list[Path]:
+    """Write claims.json, claims.csv, claims.tex and methods.json into `out`."""
+    rows = table(verdicts)
+    supported, twins = twin_rate(verdicts)
+    said = {**methods, "twins": twins, "twins_supported": supported, "rules": RULES}
+    return [
+        write_json(out / "claims.json", [to_object(v) for v in verdicts]),
+        write_text(out / "claims.csv", rows.to_csv(index=False, float_format="%.6g")),
+        write_text(out / "claims.tex", _latex(rows)),
+        write_json(out / "methods.json", _plain(said)),
+    ]
+
+
+def read_claims(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(objects of claims.json, methods.json) of a folder that `mnemolab claims` wrote. Raises BadRequest otherwise."""
+    found = []
+    for name in ("claims.json", "methods.json"):
+        path = Path(folder) / name
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise BadRequest(
+                f"{path}: cannot read it ({error.strerror}); `mnemolab claims --out {folder}` writes it"
+            ) from error
+        except ValueError as error:
+            raise BadRequest(f"{path}: not JSON ({error}); run `mnemolab claims` again") from error
+    missing = [name for row in found[0] for name in FIELDS if name not in row]
+    if missing:
+        raise BadRequest(f"{Path(folder) / 'claims.json'}: an object lacks {missing[0]!r}; run `mnemolab claims` again")
+    return found[0], found[1]
+
+
+def _latex(rows: pd.DataFrame) -> str:
+    shown = rows.assign(interval=[_between(low, high) for low, high in zip(rows["low"], rows["high"], strict=True)])[
+        ["id", "verdict", "effect", "interval", "margin", "p", "seeds"]
+    ]
+    return (
+        shown.style.format(precision=3, na_rep="--", escape="latex")
+        .hide(axis="index")
+        .to_latex(hrules=True, caption="Claims and verdicts: effect with its 95\\% interval, margin and adjusted p.")
+    )
+
+
+def _between(low: float | None, high: float | None) -> str:
+    known = low is not None and high is not None and not (math.isnan(low) or math.isnan(high))
+    return f"[{low:.3f}, {high:.3f}]" if known else "--"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

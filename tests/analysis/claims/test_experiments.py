@@ -1,0 +1,164 @@
+"""Experiments expand to runs, freezing refuses what changed, and seeds of different purposes never meet."""
+
+import pytest
+import yaml
+
+from mnemolab.analysis.claims import CLAIMS, load_experiment
+from mnemolab.analysis.claims.experiments import TIERS, experiment_names, load_tier
+from mnemolab.analysis.claims.frozen import Frozen, freeze, load_frozen, pilot_sweep, plan, write_frozen
+from mnemolab.errors import BadRequest
+
+SMALL = {
+    "asks": "?",
+    "rates": "overwrite",
+    "base": {
+        "task": {"name": "key_overwrite", "keys": 2, "versions": 2, "lags": 3, "length": 24},
+        "model": {"name": "deltanet", "width": 16, "depth": 1, "heads": 1, "head_dim": 8},
+        "budget": {"steps": 2, "batch_size": 4, "evaluate_every": 2, "validation_examples": 8, "test_examples": 16},
+    },
+    "cells": {"main": {}, "long": {"task.length": 32}},
+    "arms": {"additive": {"model.name": "linear_attention"}, "delta": {}},
+    "only": {"long": ["delta"]},
+    "twins": ["main/delta"],
+    "tiers": {"quick": {}, "full": {"budget.steps": 4, "delta/model.head_dim": 4}},
+}
+
+
+@pytest.fixture
+def small(tmp_path):
+    def write(**changes):
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump(SMALL | changes))
+        return str(path)
+
+    return write
+
+
+def test_expansion_pairs_seeds_and_twins(small):
+    tier = load_tier("quick")
+    planned = load_experiment(small()).planned(tier, {"overwrite": {"deltanet": 0.01}})
+    assert len(planned) == 3 * (2 + 1 + 1)  # additive, delta, its twin; delta long
+    twins = [p for p in planned if p.twin]
+    assert {p.seed for p in twins} == set(tier.seeds) and {p.config.seed for p in twins} == {
+        s + tier.shift for s in tier.seeds
+    }
+    rates = {p.arm: p.config.optimiser.learning_rate for p in planned}
+    assert rates == {"additive": 3e-3, "delta": 0.01}
+    full = load_experiment(small()).planned(load_tier("full"), {})
+    assert {p.arm: p.config.model["head_dim"] for p in full} == {"additive": 8, "delta": 4}
+    assert {p.config.budget.steps for p in full} == {4}
+
+
+def test_a_tier_may_leave_arms_out_and_replicate_is_full_with_other_seeds(small):
+    path = small(tiers={"quick": {"without": ["additive", "long"]}, "full": {"budget.steps": 4}})
+    quick = load_experiment(path).planned(load_tier("quick"), {})
+    assert {(p.cell, p.arm) for p in quick} == {("main", "delta")}
+    full, again = (load_experiment(path).planned(load_tier(t), {}) for t in ("full", "replicate"))
+    assert [(p.cell, p.arm) for p in full] == [(p.cell, p.arm) for p in again]
+    assert not {p.config.run_id for p in full} & {p.config.run_id for p in again}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"arm": {}}, "unknown key 'arm'"),
+        ({"twins": ["detla"]}, "did you mean 'delta'"),
+        ({"only": {"mian": ["delta"]}}, "did you mean 'main'"),
+        ({"only": {"main": ["detla"]}}, "did you mean 'delta'"),
+        ({"tiers": {"quick": {}}}, "tiers.full is missing"),
+        ({"tiers": {"quick": {"without": ["detla"]}, "full": {}}}, "did you mean 'delta'"),
+        ({"arms": {}, "twins": [], "only": {}}, "arms is missing"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(small, changes, says):
+    with pytest.raises(BadRequest, match=says) as error:
+        load_experiment(small(**changes))
+    assert "\n" not in str(error.value)
+
+
+def test_a_config_that_cannot_run_names_the_experiment(small):
+    with pytest.raises(BadRequest, match=r"experiment small: .*length=4"):
+        load_experiment(small(cells={"main": {"task.length": 4}}, only={})).planned(load_tier("quick"), {})
+    with pytest.raises(BadRequest, match="did you mean 'overwrite'"):
+        load_experiment("overwite")
+
+
+def test_seeds_of_tiers_twins_and_pilots_are_disjoint():
+    seen: set[int] = set()
+    for name in TIERS:
+        tier = load_tier(name)
+        mine = {*tier.seeds, *(s + tier.shift for s in tier.seeds)}
+        assert len(mine) == 2 * len(tier.seeds) and not mine & seen and not mine & set(tier.pilot)
+        seen |= mine
+    assert not seen & {s for name in TIERS for s in load_tier(name).pilot}
+    assert len(load_tier("full").seeds) == len(load_tier("replicate").seeds) == 12
+    with pytest.raises(BadRequest, match="did you mean 'full'"):
+        load_tier("ful")
+
+
+def test_what_is_frozen_for_quick_is_what_the_files_say():
+    tier, frozen = load_tier("quick"), load_frozen("quick")
+    names = {name for claim in CLAIMS.values() for name in claim.experiment}
+    assert names == set(experiment_names()) - {"pilot"} == set(frozen.hashes)
+    assert plan(sorted(names), tier, frozen)
+
+
+def test_freezing_refuses_a_changed_config(monkeypatch):
+    from dataclasses import replace
+
+    from mnemolab.analysis.claims import frozen as module
+
+    tier, held = load_tier("quick"), load_frozen("quick")
+    assert plan(["overwrite"], tier, held)
+    changed = replace(load_experiment("overwrite"), base={**load_experiment("overwrite").base, "precision": "bf16"})
+    monkeypatch.setattr(module, "load_experiment", lambda name: changed)
+    with pytest.raises(BadRequest, match="experiment overwrite, tier quick: it changed since it was frozen"):
+        plan(["overwrite"], tier, held)
+    with pytest.raises(BadRequest, match="was never frozen"):
+        plan(["overwrite"], tier, Frozen("quick", "", {}, {}))
+    # another rate is another config
+    monkeypatch.undo()
+    other = replace(held, rates={"overwrite": {"deltanet": 0.1}})
+    with pytest.raises(BadRequest, match="changed since"):
+        plan(["overwrite"], tier, other)
+
+
+def test_an_experiment_of_ones_own_is_planned_as_it_is(small):
+    assert plan([small()], load_tier("quick"), Frozen("quick", "", {}, {}))
+
+
+def test_pilot_chooses_the_best_rate_and_freezes_it(tmp_path, monkeypatch):
+    import json
+
+    from mnemolab.analysis.claims import frozen as module
+
+    monkeypatch.setattr(module, "experiment_names", lambda: ["overwrite", "pilot"])
+    tier = load_tier("quick")
+    runs = pilot_sweep(tier).runs
+    assert {run.seed for run in runs} == set(tier.pilot)
+    with pytest.raises(BadRequest, match="not finished"):
+        freeze(tier, tmp_path, tmp_path / "frozen.yaml")
+    for run in runs:
+        folder = tmp_path / run.run_id
+        folder.mkdir()
+        (folder / "config.yaml").write_text(yaml.safe_dump(run.to_dict()))
+        best = 0.01 if run.model["name"] == "kda" else 0.001
+        accuracy = 0.9 if run.optimiser.learning_rate == best else 0.5
+        result = {"run_id": run.run_id, "validation": {"accuracy": accuracy, "loss": 1.0}, "test": None}
+        (folder / "result.json").write_text(json.dumps(result))
+    path = freeze(tier, tmp_path, tmp_path / "frozen.yaml")
+    held = load_frozen("quick", path)
+    assert held.rates["overwrite"]["kda"] == 0.01 and held.rates["recall"]["gpt2"] == 0.001
+    assert plan(["overwrite"], tier, held) and {
+        p.config.optimiser.learning_rate for p in plan(["overwrite"], tier, held)
+    } == {
+        0.01,
+        0.001,
+    }
+
+
+def test_a_tier_that_was_never_frozen_says_how(tmp_path):
+    with pytest.raises(BadRequest, match="mnemolab claims --tier full --freeze"):
+        load_frozen("full", tmp_path / "full.yaml")
+    path = write_frozen(load_tier("quick"), "by hand", {}, tmp_path / "quick.yaml")
+    assert load_frozen("quick", path).how == "by hand"

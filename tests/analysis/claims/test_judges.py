@@ -1,0 +1,386 @@
+"""Judging functions on hand-made records and gates with known answers: the right verdict, and the wrong one when planted."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mnemolab.analysis.claims import CLAIMS
+from mnemolab.analysis.claims.judges import (
+    forgetting,
+    gates,
+    hybrids,
+    learning,
+    load,
+    overwrite,
+    retention,
+    retrieval,
+    topic,
+)
+from mnemolab.analysis.claims.judges.logistic import gain
+from mnemolab.analysis.claims.rules import judged
+from mnemolab.analysis.decay import Trace
+
+from .conftest import answers, evidence
+
+
+def verdict(name, judgement):
+    return judged(CLAIMS[name], judgement)
+
+
+def versions(rng, stale: float, rows: int = 1200) -> pd.DataFrame:
+    """key_overwrite: 1 to 4 versions, half of the sequences controls; a share `stale` of what could be stale is."""
+    paired = rng.integers(1, 5, rows)
+    control = np.arange(rows) % 2 == 1
+    version = np.where(control, 0, paired - 1)
+    is_stale = rng.random(rows) < stale * version / (version + 1)
+    frame = answers(rng, 0.9, rows)
+    outcome = np.where(is_stale, "stale", np.where(rng.random(rows) < 0.95, "correct", "other_key"))
+    condition = np.where(control & (paired > 1), "control", np.where(paired > 1, "rebound", "fresh"))
+    return frame.assign(
+        paired_versions=paired, version=version, n_stale=version, outcome=outcome, correct=outcome == "correct",
+        condition=condition, ask=0, chance=0.02,
+    )  # fmt: skip
+
+
+def overwriting(stale):
+    arms = [("overwrite", "main", arm) for arm in stale]
+    return evidence(lambda cell, arm, rng, seed: {"records": versions(rng, stale[arm])}, arms, twins=("additive",))
+
+
+def test_additive_blend():
+    found = verdict("additive-blend", overwrite.additive_blend(overwriting({"additive": 0.9, "delta": 0.1})))
+    assert (
+        found.verdict == "supported"
+        and found.placebo_passed is False
+        and not any(c.outcome == "supported" for c in found.twins)
+    )
+    same = verdict("additive-blend", overwrite.additive_blend(overwriting({"additive": 0.9, "delta": 0.9})))
+    assert same.verdict == "refuted"
+    assert len(found.runs) == 0 and found.seeds == 12
+
+
+def test_gdn2_decouples():
+    arms = {"one beta": 0.5, "decoupled": 0.05, "erase only": 0.3, "write only": 0.3}
+    better = verdict("gdn2-decouples", overwrite.gdn2_decouples(overwriting(arms)))
+    assert better.verdict == "supported"
+    worse = verdict(
+        "gdn2-decouples", overwrite.gdn2_decouples(overwriting(arms | {"one beta": 0.05, "decoupled": 0.5}))
+    )
+    assert worse.verdict == "refuted"
+
+
+def loads(rates, margins=None):
+    places = [("load", cell, arm) for cell, arm in rates]
+
+    def make(cell, arm, rng, seed):
+        frame = answers(rng, rates[cell, arm], load=6 if cell == "light" else 18)
+        if margins is not None:
+            frame["log_odds_other"] = margins[cell] + rng.normal(0, 0.3, len(frame))
+        return {"records": frame}
+
+    return evidence(make, places, twins=("additive",))
+
+
+def test_additive_interference():
+    rates = {("light", "additive"): 0.9, ("heavy", "additive"): 0.5}
+    falls = load.additive_interference(loads(rates, {"light": 4.0, "heavy": 2.0}))
+    found = verdict("additive-interference", falls)
+    assert found.verdict == "supported" and found.effect == pytest.approx(2 / np.log(3), abs=0.1)
+    flat = load.additive_interference(loads(rates, {"light": 3.0, "heavy": 3.0}))
+    assert verdict("additive-interference", flat).verdict == "refuted"
+
+
+def test_feature_map_fidelity_needs_the_load():
+    rates = {("light", "additive"): 0.95, ("light", "elu"): 0.95, ("heavy", "additive"): 0.7, ("heavy", "elu"): 0.4}
+    assert verdict("feature-map-fidelity", load.feature_map_fidelity(loads(rates))).verdict == "supported"
+    everywhere = rates | {("light", "elu"): 0.5}
+    assert verdict("feature-map-fidelity", load.feature_map_fidelity(loads(everywhere))).verdict == "inconclusive"
+
+
+def test_softmax_exact():
+    rates = {(c, a): p for c in ("light", "heavy") for a, p in (("softmax", 0.999), ("additive", 0.6))}
+    assert verdict("softmax-exact", load.softmax_exact(loads(rates))).verdict == "supported"
+    rates["heavy", "softmax"] = 0.8
+    assert verdict("softmax-exact", load.softmax_exact(loads(rates))).verdict == "refuted"
+
+
+def test_worst_lag_sees_one_bad_quarter():
+    frame = answers(np.random.default_rng(0), 1.0).assign(lag_writes=np.arange(400))
+    frame["correct"] = frame["lag_writes"] < 300
+    assert load.worst_lag(frame) == 0.0
+
+
+def retained(kda, gdn):
+    places = [
+        ("retention", "main", f"{kind} delta {h}") for kind in ("scalar", "channel") for h in retention.HALF_LIVES
+    ]
+
+    def make(cell, arm, rng, seed):
+        rates = kda if arm.startswith("channel") else gdn
+        frame = answers(rng, 1.0)
+        condition = np.where(np.arange(len(frame)) % 2 == 0, "persistent", "volatile")
+        right = rng.random(len(frame)) < np.where(condition == "persistent", *rates)
+        return {"records": frame.assign(condition=condition, correct=right)}
+
+    return evidence(make, places)
+
+
+def test_channel_selects(monkeypatch):
+    monkeypatch.setattr(retention, "_averaged", lambda run, name: 0.5)
+    found = verdict("channel-selects", retention.channel_selects(retained((0.9, 0.95), (0.6, 0.95))))
+    assert found.verdict == "supported" and len(found.contrasts) == 9
+    traded = verdict("channel-selects", retention.channel_selects(retained((0.9, 0.6), (0.6, 0.9))))
+    assert traded.verdict == "refuted"
+
+
+def test_matched_difference_is_not_fooled_by_lag():
+    lag = np.tile(np.arange(4), 50)
+    frame = pd.DataFrame({"lag_tokens": lag, "condition": np.where(np.arange(200) % 8 < 4, "persistent", "volatile")})
+    frame["kept"] = np.exp(-frame["lag_tokens"]) + 0.2 * (frame["condition"] == "persistent")
+    uneven = frame.drop(frame.index[(frame["condition"] == "persistent") & (lag == 0)][:20])
+    assert retention.matched_difference(uneven, "kept") == pytest.approx(0.2)
+
+
+def test_scalar_decay_uniform(monkeypatch):
+    places = [("retention", "main", arm) for arm in ("additive scalar", "additive channel")]
+    made = evidence(lambda cell, arm, rng, seed: {"records": answers(rng, 0.8)}, places)
+    kept = {"additive scalar": 0.01, "additive channel": 0.3}
+    monkeypatch.setattr(
+        retention,
+        "_kept_difference",
+        lambda run, halves=False: (0.0 if halves else kept[run.plan.arm]) + 0.002 * (run.plan.seed % 3),
+    )
+    assert verdict("scalar-decay-uniform", retention.scalar_decay_uniform(made)).verdict == "supported"
+    kept["additive scalar"] = 0.2
+    assert verdict("scalar-decay-uniform", retention.scalar_decay_uniform(made)).verdict == "refuted"
+
+
+def switched(shift, same):
+    places = [("topic", "current", arm) for arm in ("delta", "delta scalar")]
+
+    def make(cell, arm, rng, seed):
+        frame = answers(rng, 1.0)
+        condition = np.where(np.arange(len(frame)) % 2 == 0, "shift", "no_shift")
+        rate = np.where(condition == "shift", shift if arm == "delta scalar" else same, same)
+        return {"records": frame.assign(condition=condition, correct=rng.random(len(frame)) < rate)}
+
+    return evidence(make, places, twins=("delta",))
+
+
+def test_scalar_decay_clears(monkeypatch):
+    gate = {"value": 1.0}
+    monkeypatch.setattr(topic, "gate_difference", lambda run, halves=False: 0.001 if halves else gate["value"])
+    assert verdict("scalar-decay-clears", topic.scalar_decay_clears(switched(0.9, 0.5))).verdict == "supported"
+    gate["value"] = 0.0
+    assert verdict("scalar-decay-clears", topic.scalar_decay_clears(switched(0.9, 0.5))).verdict == "refuted"
+
+
+def test_delta_cannot_clear(monkeypatch):
+    monkeypatch.setattr(topic, "_energy", lambda run: 0.9)
+    wiped = {"shift": 0.2, "single": 0.0}
+    monkeypatch.setattr(topic, "_wipe", lambda run, condition: wiped[condition])
+    made = switched(0.9, 0.5)
+    assert verdict("delta-cannot-clear", topic.delta_cannot_clear(made)).verdict == "supported"
+    wiped["single"] = 0.2
+    assert verdict("delta-cannot-clear", topic.delta_cannot_clear(made)).verdict == "inconclusive"
+
+
+def fake_trace(
+    beta: float, overlap: float, T: int = 12, B: int = 40
+) -> tuple[Trace, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Orthogonal keys, but for the pair at (2, 8), whose cosine varies around `overlap`."""
+    generator = torch.Generator().manual_seed(0)
+    k = torch.eye(16)[:T].expand(B, T, 16).clone()
+    cosine = (overlap + 0.3 * torch.rand(B, generator=generator)).clamp(max=1)
+    k[:, 8] = cosine[:, None] * k[:, 2] + (1 - cosine**2).sqrt()[:, None] * torch.eye(16)[15]
+    k = k[:, :, None, :]
+    gate = torch.full((B, T, 1), beta)
+    rows = torch.arange(B)
+    trace = Trace(0, "memory", k, k, torch.zeros(B, T, 1, 16), erase=gate, write=gate)
+    return trace, rows, torch.full((B,), 2), torch.full((B,), 8)
+
+
+def test_erasure_slope_is_one_for_the_delta_rule_and_not_for_a_wrong_key():
+    found = fake_trace(1.0, 0.5)
+    assert gates.erasure_slope(*found) == pytest.approx(1.0, abs=1e-3)
+    trace, row, old, new = found
+    trace.k[:, 8] = trace.k[:, 8] * torch.sign(torch.randn(len(row), 1, 1))
+    far = torch.where(torch.arange(len(row)) % 2 == 0, 0.1, 0.9)
+    trace.k[:, 8, 0] = far[:, None] * trace.k[:, 2, 0] + (1 - far**2).sqrt()[:, None] * torch.eye(16)[15]
+    assert abs(gates.erasure_slope(trace, row, old, new, shuffled=True) - 1) > 0.3
+
+
+def test_gain_finds_a_predictor_and_not_noise():
+    rng = np.random.default_rng(0)
+    lag, extra = rng.integers(0, 8, 4000).astype(float), rng.normal(size=4000)
+    right = (rng.random(4000) < 1 / (1 + np.exp(-(1 - 0.2 * lag + extra)))).astype(float)
+    groups = np.arange(4000) // 4
+    assert gain(right, lag, extra, groups) > 0.05
+    assert gain(right, lag, rng.normal(size=4000), groups) < 0.003
+    assert np.isnan(gain(np.ones(4000), lag, extra, groups))
+
+
+def numbers(experiment, cells, values):
+    """Evidence whose accuracies are `values[arm]`, or `values[cell, arm]`, with a little spread."""
+    arms = {key if isinstance(key, str) else key[1] for key in values}
+    places = [(experiment, cell, arm) for cell in cells for arm in sorted(arms)]
+    level = lambda cell, arm: values.get((cell, arm), values.get(arm))
+    return evidence(lambda cell, arm, rng, seed: {"records": answers(rng, level(cell, arm))}, places)
+
+
+def test_hybrid_retrieves():
+    judge = lambda hybrid, memory: verdict(
+        "hybrid-retrieves",
+        hybrids.hybrid_retrieves(
+            numbers("retrieval", ("needle", "copy"), {"softmax": 0.97, "hybrid": hybrid, "memory": memory})
+        ),
+    )
+    assert judge(0.97, 0.5).verdict == "supported"
+    assert judge(0.8, 0.5).verdict == "refuted"
+    assert judge(0.97, 0.97).verdict == "inconclusive"  # a task that memory alone does too says nothing
+
+
+def test_hybrid_outperforms(monkeypatch):
+    monkeypatch.setattr(hybrids, "_silenced", lambda run: 0.1)
+    judge = lambda hybrid: verdict(
+        "hybrid-outperforms",
+        hybrids.hybrid_outperforms(numbers("retrieval", ("overwrite", "recall"), {"softmax": 0.9, "hybrid": hybrid})),
+    )
+    assert judge(0.95).verdict == "supported" and judge(0.7).verdict == "refuted"
+
+
+def test_ratio():
+    judge = lambda best: verdict(
+        "ratio-3-1",
+        hybrids.ratio(
+            numbers("ratio", ("main",), {"3:1": 0.97, "softmax": 0.97, "1:1": best, "7:1": 0.9, "memory": 0.3})
+        ),
+    )
+    assert judge(0.97).verdict == "supported" and judge(1.0).verdict != "supported"
+
+
+def test_rnn_distance_leaves_out_runs_that_never_bound():
+    def make(cell, arm, rng, seed):
+        near = 0.1 if arm == "gru" and seed < 6 else 0.97
+        far = near if arm == "softmax" else 0.4
+        frame = answers(rng, 1.0).assign(lag_writes=np.tile(np.arange(8), 50))
+        rate = np.where(frame["lag_writes"] < 2, near, far)
+        return {"records": frame.assign(correct=rng.random(len(frame)) < rate)}
+
+    places = [("rnn", "main", arm) for arm in ("rnn", "lstm", "gru", "softmax")]
+    found = verdict("rnn-distance", retrieval.rnn_distance(evidence(make, places)))
+    assert found.verdict == "supported" and found.seeds == 6
+
+
+def copied(lengths):
+    def make(cell, arm, rng, seed):
+        length = np.tile(np.arange(2, 18), 25)
+        right = rng.random(400) < 1 / (1 + np.exp((length - lengths[arm]) / 0.8))
+        dims = 4 if arm.endswith("small") else 8
+        config = SimpleNamespace(model={"depth": 1, "heads": 2, "head_dim": dims})
+        return {"records": answers(rng, 1.0).assign(string_length=length, correct=right), "config": config}
+
+    return evidence(make, [("copy", "main", arm) for arm in lengths], twins=("delta small",))
+
+
+def test_fixed_state_bottleneck():
+    grows = {"softmax": 99, "hybrid": 99, "delta small": 4, "delta": 12, "delta channel small": 4, "delta channel": 12}
+    judge = lambda lengths: verdict("fixed-state-bottleneck", retrieval.fixed_state_bottleneck(copied(lengths)))
+    assert judge(grows).verdict == "supported"
+    assert judge(grows | {"delta": 4}).verdict == "refuted"
+    assert judge(grows | {"softmax": 6}).verdict == "refuted"
+
+
+def test_half_length_interpolates():
+    frame = pd.DataFrame({"string_length": [2, 2, 4, 4, 6, 6], "correct": [1, 1, 1, 1, 0, 0]})
+    assert retrieval.half_length(frame) == pytest.approx(5.0)
+    assert retrieval.half_length(frame.assign(correct=1)) == 6 and retrieval.half_length(frame.assign(correct=0)) == 2
+
+
+def learned(steps):
+    def make(cell, arm, rng, seed):
+        at = steps[arm]
+        config = SimpleNamespace(budget=SimpleNamespace(steps=100), model={})
+        solved = None if at is None else int(at + rng.integers(-5, 5))
+        return {"result": {"steps_to_solved": solved, "test": {"accuracy": 0.9}}, "config": config}
+
+    places = [("learning", cell, arm) for cell in learning.TASKS for arm in learning.ORDER]
+    return evidence(make, places, twins=("delta channel",))
+
+
+def test_lineage_order():
+    ordered = {"delta channel": 20, "delta scalar": 50, "mamba2": None}
+    found = verdict("lineage-order", learning.lineage_order(learned(ordered)))
+    assert found.verdict == "supported" and len(found.contrasts) == 6 and found.placebo_passed is False
+    wrong = verdict("lineage-order", learning.lineage_order(learned(ordered | {"delta channel": 80})))
+    assert wrong.verdict == "refuted"
+
+
+def test_race_against_itself_and_when_nobody_arrives():
+    never = dict.fromkeys(range(6), 200.0)
+    assert learning.race("r", never, never, 100.0).p == pytest.approx(0.5)
+    assert set(learning.race("r", never, never, 100.0).values.values()) == {0.0}
+
+
+def told(cost, benefit):
+    def make(cell, arm, rng, seed):
+        rows = 1600
+        condition = np.where((np.arange(rows) // 4) % 2 == 0, "keep", "forget")
+        block = np.arange(rows) % 2
+        forget = condition == "forget"
+        gain = benefit if arm == "delta scalar" else 0.0
+        draw = rng.random(rows)
+        first = np.where(draw < np.where(forget, 0.9 - cost, 0.9), np.where(forget, "stale", "correct"), "other_key")
+        later = np.where(draw < 0.6 + gain * forget, "correct", "other_key")
+        outcome = np.where(block == 0, first, later)
+        frame = answers(rng, 1.0, rows)
+        return {
+            "records": frame.assign(condition=condition, block=block, outcome=outcome, correct=outcome == "correct")
+        }
+
+    return evidence(make, [("forgetting", "main", arm) for arm in ("delta", "delta scalar")], twins=("delta scalar",))
+
+
+def test_directed_forgetting():
+    judge = lambda *rates: verdict("directed-forgetting", forgetting.directed_forgetting(told(*rates))).verdict
+    assert judge(0.6, 0.2) == "supported"
+    assert judge(0.6, 0.0) != "supported"
+    assert judge(0.0, 0.2) == "refuted"
+
+
+def test_record_update_says_which_ability_is_missing():
+    def judge(compare):
+        def make(cell, arm, rng, seed):
+            condition = np.resize(["untouched", "updated", "previous", "compare"], 400)
+            rate = pd.Series(condition).map({"untouched": 0.95, "updated": 0.95, "previous": 0.5, "compare": compare})
+            rate = rate.to_numpy() if arm == "delta channel" else 0.3
+            return {"records": answers(rng, rate).assign(condition=condition)}
+
+        made = evidence(make, [("record", "main", arm) for arm in ("additive", "delta channel")])
+        return verdict("record-update", forgetting.record_update(made))
+
+    assert judge(0.9).verdict == "supported"
+    failed = judge(0.5)
+    assert failed.verdict == "refuted" and "compares" in failed.why
+
+
+@pytest.mark.parametrize(("name", "arm"), [("attnres-compute", "residuals"), ("latent-moe-quality", "latent experts")])
+def test_quality_is_undecidable_unless_the_interval_says_otherwise(name, arm):
+    def judge(better):
+        loss = {"plain": 1.0, "experts": 1.0, arm: 1.0 - better}
+        make = lambda cell, a, rng, seed: {
+            "records": answers(rng, 0.5).assign(loss=loss[a] + 0.05 * rng.normal()),
+            "task": SimpleNamespace(vocabulary=SimpleNamespace(size=64)),
+        }
+        places = [("quality", "main", a) for a in loss]
+        judgement = {"residuals": hybrids.attnres_compute}.get(arm, hybrids.latent_moe_quality)(
+            evidence(make, places, twins=("plain", "experts"))
+        )
+        return verdict(name, judgement).verdict
+
+    assert judge(0.3) == "supported" and judge(-0.3) == "refuted"
+    if arm == "residuals":
+        assert judge(0.015) == "undecidable here"
