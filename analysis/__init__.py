@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mnemolab.analysis.figures import register_figure as register_figure
     from mnemolab.analysis.probes import PROBES as PROBES
     from mnemolab.analysis.probes import register_probe as register_probe
+    from mnemolab.analysis.records import Depth as Depth
     from mnemolab.analysis.records import Study as Study
     from mnemolab.analysis.records import load_metrics as load_metrics
     from mnemolab.analysis.records import load_records as load_records
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "Depth": "records",
         "FIGURES": "figures",
         "PROBES": "probes",
         "Study": "records",

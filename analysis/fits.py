@@ -14,7 +14,7 @@ from scipy import optimize, special, stats
 
 from mnemolab.analysis.cells import per_run
 from mnemolab.analysis.families import FAMILIES, LARGEST, Family, half_life_of, natural, unconstrained
-from mnemolab.analysis.records import require
+from mnemolab.analysis.records import complete, require
 from mnemolab.errors import BadRequest, unknown
 
 __all__ = ["Cells", "Fit", "fit", "fit_all", "fit_runs", "predict"]
@@ -33,14 +33,20 @@ class Cells:
 
     @classmethod
     def of(cls, lag: ArrayLike, right: ArrayLike, n: ArrayLike, chance: ArrayLike = 0.0) -> "Cells":
-        """Checked: lags >= 0, 0 <= right <= n, 0 <= chance < 1; cells without queries are dropped."""
+        """Checked: lags >= 0, 0 <= right <= n, 0 <= chance <= 1, all finite. Cells without queries, and cells in which
+        guessing is always right, are dropped: they say nothing."""
         x, k, m, g = np.broadcast_arrays(*(np.atleast_1d(np.asarray(a, dtype=float)) for a in (lag, right, n, chance)))
-        keep = m > 0
+        for name, values in (("lag", x), ("right", k), ("n", m), ("chance", g)):
+            if not np.isfinite(values).all():
+                raise BadRequest(
+                    f"fit: {name} is not a number in {int((~np.isfinite(values)).sum())} of {len(x)} cells"
+                )
+        keep = (m > 0) & (g < 1 - 1e-9)
         x, k, m, g = x[keep], k[keep], m[keep], g[keep]
         if (x < 0).any() or (k < 0).any() or (k > m + 1e-9).any() or (g < 0).any() or (g >= 1).any():
-            raise BadRequest("fit: need lag >= 0, 0 <= right <= n and 0 <= chance < 1")
+            raise BadRequest("fit: need lag >= 0, 0 <= right <= n and 0 <= chance <= 1")
         if len(np.unique(x)) < 3:
-            raise BadRequest(f"fit: {len(np.unique(x))} different lags; need at least 3")
+            raise BadRequest(f"fit: {len(np.unique(x))} different lags with something to know; need at least 3")
         return cls(x, k, m, g)
 
 
@@ -130,6 +136,11 @@ def fit_all(
     weights = raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
     if interval == "best":
         found[0] = fit(cells, found[0].family, lapse=lapse, overdispersion=wide, seed=seed)
+    if total <= 0:
+        why = (
+            f"{len(cells.lag)} lags are too few to compare families: the weights are equal and the order means nothing"
+        )
+        found = [replace(f, note="; ".join(filter(None, (f.note, why)))) for f in found]
     return [replace(f, weight=float(w)) for f, w in zip(found, weights, strict=True)]
 
 
@@ -148,6 +159,7 @@ def fit_runs(
     require(records, [axis, "correct", "chance", "run_id"], "fits")
     known = records[axis].to_numpy() >= 0  # -1: the query has no such lag, as when the answer is NONE
     known = known if where is None else known & where
+    complete(records[known] if known.any() else records, ["chance", "correct"], "fits")
     seen = per_run(records, axis, "correct", by, bins=60, where=known)
     chance = per_run(records, axis, "chance", by, bins=60, where=known)
     seen["chance"] = chance["mean"].to_numpy()

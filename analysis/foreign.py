@@ -47,7 +47,7 @@ def foreign_records(predictions: pd.DataFrame, about: Path) -> pd.DataFrame:
         raise BadRequest(
             f"{about}: made by version {said['version']} of {task.name}, this is {task.version}; export again"
         )
-    frame = tidy(predictions, task=task.name)
+    frame = tidy(_whole_numbers(predictions), task=task.name)
     for name in ("stage", "run_id"):
         frame[name] = frame[name].astype(str)
     if "run_id" not in predictions:
@@ -90,6 +90,27 @@ def foreign_study(predictions: Path, about: Path | None = None) -> Study:
         metrics=pd.DataFrame(columns=[*RUN_COLUMNS, "step", "split", "loss", "accuracy"]),
     )
     return study
+
+
+def _whole_numbers(predictions: pd.DataFrame) -> pd.DataFrame:
+    """`predictions` with example, query and prediction as integers; raises BadRequest for text, NaN and fractions."""
+    whole = {}
+    for name, words in (("example", "a number"), ("query", "a number"), ("prediction", "a token number")):
+        column = predictions[name]
+        if column.dtype.kind not in "iuf":
+            raise BadRequest(
+                f"predictions: column {name} holds {column.dtype}, such as {column.iloc[0]!r}; it must hold {words}"
+            )
+        values = column.to_numpy(dtype=float, na_value=np.nan)
+        lacking = int(np.isnan(values).sum())
+        if lacking:
+            raise BadRequest(f"predictions: {name} is missing in {lacking} of {len(column)} rows; leave those rows out")
+        if (values != np.round(values)).any() or np.abs(values).max(initial=0) > 2**53:
+            raise BadRequest(
+                f"predictions: column {name} holds {values[values != np.round(values)][:1]}; it must hold {words}"
+            )
+        whole[name] = values.astype(np.int64)
+    return predictions.assign(**whole)
 
 
 def _joined(frame: pd.DataFrame, task, batch, first: int) -> pd.DataFrame:

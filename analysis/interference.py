@@ -26,7 +26,7 @@ from mnemolab.analysis.paradigms import (
     spacing,
     version_slope,
 )
-from mnemolab.analysis.records import require
+from mnemolab.analysis.records import complete, require
 from mnemolab.errors import BadRequest
 
 __all__ = [
@@ -61,7 +61,7 @@ def accuracy_by_versions(records: pd.DataFrame, by: Sequence[str] = ("arm",), se
 
     Columns `by`, versions, mean, low, high, runs, queries, chance.
     """
-    require(records, ["correct", "chance"], "accuracy by versions")
+    complete(records, ["correct", "chance"], "accuracy by versions")
     frame, latest = _with_versions(records, ["correct", "chance"], by)
     found = curves(frame, "versions", {"correct": "correct", "chance": "chance"}, by, seed=seed, where=latest)
     chance = found["chance"][[*by, "versions", "mean"]].rename(columns={"mean": "chance"})
@@ -75,7 +75,7 @@ def intrusions(
 
     Columns `by`, axis, outcome, mean, low, high, runs, queries, chance, excess, excess_low, excess_high.
     """
-    require(records, ["outcome", "n_stale", "chance"], "intrusions")
+    complete(records, ["outcome", "n_stale", "chance"], "intrusions")
     needed = ["outcome", "n_stale", "chance"]
     if axis == "versions":
         frame, where = _with_versions(records, needed, by)
@@ -97,7 +97,7 @@ def stale_ages(
 
     Only queries whose key has a value of that age count, so each age has the same chance to intrude.
     """
-    require(records, ["stale_age", "n_stale", "chance"], "intrusions by age")
+    complete(records, ["stale_age", "n_stale", "chance"], "intrusions by age")
     latest, held = latest_mask(records), records["n_stale"].to_numpy()
     deepest = int(held[latest].max(initial=0)) if oldest is None else oldest
     age_given, chance = records["stale_age"].to_numpy(), numbers(records["chance"])

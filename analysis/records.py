@@ -21,7 +21,10 @@ from mnemolab.errors import BadRequest
 
 __all__ = [
     "RUN_COLUMNS",
+    "Depth",
     "Study",
+    "arms",
+    "complete",
     "find_runs",
     "load_metrics",
     "load_records",
@@ -158,7 +161,12 @@ def _records(runs: pd.DataFrame, columns: Iterable[str] | None = None) -> pd.Dat
             continue  # the test stream of a candidate that validation did not choose is never read
         if not file.exists():
             raise BadRequest(f"{file}: missing, though the run is finished; train it again with the same --out")
-        table = _small(pq.read_table(file, columns=list(columns) if columns is not None else None))
+        try:
+            table = _small(pq.read_table(file, columns=list(columns) if columns is not None else None))
+        except pa.ArrowInvalid as error:
+            raise BadRequest(
+                f"{file}: not a Parquet table ({str(error).splitlines()[0]}); train the run again"
+            ) from error
         for name in (*RUN_COLUMNS, *varying):
             if name in table.column_names:  # a query column of that name, as the needle's depth
                 table = table.rename_columns({name: f"query_{name}"})
@@ -202,15 +210,44 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
         raise BadRequest(f"{what}: no query is left to analyse; check the filter, or the task's number of queries")
 
 
+def complete(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
+    """`require`, and raise BadRequest where a number of `columns` is missing (NaN) in some row."""
+    require(frame, columns := list(columns), what)
+    for name in columns:
+        lacking = int(frame[name].isna().sum())
+        if lacking:
+            raise BadRequest(
+                f"{what}: {name} is missing in {lacking} of {len(frame)} queries; fill it in, or leave them out"
+            )
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How far probes open the models: runs of each arm (0: all), test sequences that are traced, test sequences answered under
+    interventions, and the token of the context at which the state is wiped (None: its middle)."""
+
+    runs: int = 3
+    sequences: int = 48
+    examples: int = 128
+    wipe_at: int | None = None
+
+    def __post_init__(self):
+        for name, least in (("runs", 0), ("sequences", 1), ("examples", 1)):
+            if getattr(self, name) < least:
+                raise BadRequest(f"{name}={getattr(self, name)}: must be at least {least}")
+
+
 @dataclass(frozen=True)
 class Study:
-    """The tables of one folder of runs, each read when first used."""
+    """The tables of one folder of runs, each read when first used; `depth` is for the probes that open models."""
 
     paths: tuple[Path, ...]
+    depth: Depth = Depth()
 
     @classmethod
-    def of(cls, paths: _Paths) -> "Study":
-        return cls(tuple(Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)))
+    def of(cls, paths: _Paths, depth: Depth | None = None) -> "Study":
+        given = [paths] if isinstance(paths, str | Path) else paths
+        return cls(tuple(Path(p) for p in given), depth or Depth())
 
     @cached_property
     def runs(self) -> pd.DataFrame:

@@ -151,7 +151,7 @@ def attention_by_lag(table: pd.DataFrame) -> list[Plot]:
         near = mean[mean["lag"] == mean["lag"].min()].rename(columns={"per_token": "mean"})
         caption = (
             "Attention weight (softmax) or absolute weight of the recurrence, as a share of its sum, by lag, at the first "
-            "queries of 48 test sequences. Mean over layers, heads and runs."
+            "queries. Mean over layers, heads and runs."
         )
         alt = f"Share of the read against lag. {extremes(near, 'share at lag 0')}"
         plots.append(Plot(f"attention-{task}", f"Where reads look ({task})", caption, alt, figure, mean))

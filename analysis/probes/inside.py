@@ -21,12 +21,8 @@ from mnemolab.tasks.base import Batch, Task
 
 __all__ = ["Opened", "decay", "interventions", "opened"]
 
-# Sequences that are traced in each run; gates vary little between sequences and the work grows with them.
-SEQUENCES = 48
 # First queries are one a sequence and not all have a stale value.
 RATIO_SEQUENCES = 256
-# Runs of an arm that are opened; behaviour uses all of them.
-RUNS_PER_ARM = 3
 
 
 @dataclass(frozen=True)
@@ -44,18 +40,30 @@ class Opened:
         return {name: self.row[name] for name in ("task", "arm", "run_id", "seed")}
 
 
-def opened(study: Study, sequences: int = SEQUENCES) -> Iterator[Opened]:
-    """The first RUNS_PER_ARM runs of each task and arm, one at a time. Runs without a folder (foreign ones) are left out."""
+def opened(study: Study, sequences: int | None = None) -> Iterator[Opened]:
+    """The first `study.depth.runs` runs of each task and arm, one at a time, with traces of the first test sequences (by
+    default `study.depth.sequences`). Raises BadRequest for runs without a folder (foreign ones)."""
     from mnemolab.trainers.folder import load_run
 
     if "folder" not in study.runs:
         raise BadRequest("these records come without a model: only retention and interference can be probed")
-    chosen = study.runs.sort_values("seed").groupby(["task", "arm"], sort=False).head(RUNS_PER_ARM)
+    ordered = study.runs.sort_values("seed")
+    chosen = ordered.groupby(["task", "arm"], sort=False).head(study.depth.runs) if study.depth.runs else ordered
     for _, row in chosen.sort_index().iterrows():
         run = load_run(row["folder"])
         task, model = run.task(), run.model()
-        batch = task.sample(torch.arange(sequences), split="test", seed=run.config.seed)
+        count = study.depth.sequences if sequences is None else sequences
+        batch = task.sample(torch.arange(count), split="test", seed=run.config.seed)
         yield Opened(row, model, task, batch, gates.trace(model, batch.inputs))
+
+
+def _opened_said(study: Study) -> str:
+    """How many runs were opened, of how many."""
+    most = int(study.runs.groupby(["task", "arm"], observed=True).size().max())
+    here = min(study.depth.runs or most, most)
+    return f"Opened: {here} of {most} run{'s' if most > 1 else ''} per model" + (
+        " (--runs opens more)." if here < most else "."
+    )
 
 
 def decay(study: Study) -> Finding:
@@ -94,17 +102,28 @@ def decay(study: Study) -> Finding:
         where = str(example.row["arm"]), str(example.row["task"]), trace.layer
         plots += figures.decay_map(trace.log_decay[0].cpu().numpy(), tokens, *where)  # type: ignore[index]
     big = ("retained", "predicted-ratio")  # for their figures; the page shows summaries
-    return Finding("Decay", {n: t for n, t in tables.items() if n not in big}, plots, _short(notes, tables))
+    said = (
+        f"{_opened_said(study)} Gates, states and attention are traced on {study.depth.sequences} test sequences a run, "
+        f"predicted ratios on the first queries of {RATIO_SEQUENCES}."
+    )
+    return Finding("Decay", {n: t for n, t in tables.items() if n not in big}, plots, [said, *_short(notes, tables)])
 
 
 def interventions(study: Study) -> Finding:
-    """Every intervention that the models allow, on 128 test sequences, paired."""
+    """Every intervention that the models allow, on `study.depth.examples` test sequences, paired."""
     from mnemolab.analysis.figures.gates import intervention_effects
 
     frames, skipped = [], {}
-    for run in opened(study, 16):
+    for run in opened(study, 1):
         scoring = "sequential" if run.row["scoring"] == "sequential" else "forked"
-        rows, left_out = causes.effects(run.model, run.task, examples=128, seed=int(run.row["seed"]), scoring=scoring)
+        rows, left_out = causes.effects(
+            run.model,
+            run.task,
+            examples=study.depth.examples,
+            seed=int(run.row["seed"]),
+            scoring=scoring,
+            wipe_at=study.depth.wipe_at,
+        )
         skipped |= {f"{run.row['arm']}, {name}": reason for name, reason in left_out.items()}
         if len(rows):
             frames.append(rows.assign(**run.names))
@@ -112,10 +131,15 @@ def interventions(study: Study) -> Finding:
         raise BadRequest("interventions: no model here has anything to intervene on")
     table = causes.changes(pd.concat(frames, ignore_index=True), ("task", "arm"))
     reasons = pd.DataFrame({"what": list(skipped), "why": list(skipped.values())})
-    tables = {"interventions": Table("Paired change in accuracy, on 128 test sequences a run.", table)}
+    tables = {"interventions": Table("Paired change in accuracy.", table)}
     if len(reasons):
         tables["left-out"] = Table("Interventions that a model does not allow.", reasons)
-    return Finding("Interventions", tables, intervention_effects(table))
+    where = "the middle of the context" if study.depth.wipe_at is None else f"token {study.depth.wipe_at}"
+    said = (
+        f"{_opened_said(study)} Each intervention is tried on the same {study.depth.examples} test sequences a run; the state "
+        f"is wiped at {where}."
+    )
+    return Finding("Interventions", tables, intervention_effects(table), [said])
 
 
 def _half_lives(run: Opened) -> pd.DataFrame:

@@ -28,6 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="where tables, figures and page go (default: FOLDER/probe)"
     )
+    parser.add_argument(
+        "--runs", metavar="N", type=int, default=3, help="runs of each model that are opened; 0: all (default: 3)"
+    )
+    parser.add_argument(
+        "--sequences", metavar="N", type=int, default=48, help="test sequences whose gates are traced (default: 48)"
+    )
+    parser.add_argument(
+        "--examples",
+        metavar="N",
+        type=int,
+        default=128,
+        help="test sequences answered under interventions (default: 128)",
+    )
+    parser.add_argument(
+        "--wipe-at", metavar="TOKEN", type=int, help="where the state is wiped (default: the middle of the context)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,15 +60,16 @@ def run(args: argparse.Namespace) -> int:
 
     existing(args.folder, "run, folder of runs or file of predictions")
     from mnemolab.analysis.probes import run_probes
-    from mnemolab.analysis.records import Study
+    from mnemolab.analysis.records import Depth, Study
 
+    depth = Depth(args.runs, args.sequences, args.examples, args.wipe_at)
     if answers:
         from mnemolab.analysis.foreign import foreign_study
 
         study = foreign_study(args.folder, args.data)
         names = names if args.probe != "all" else ["retention", "interference"]  # there is no model to open
     else:
-        study = Study.of(args.folder)
+        study = Study.of(args.folder, depth)
     home = args.folder.parent if answers else args.folder
     print(run_probes(study, names, args.out or home / "probe"))
     return 0

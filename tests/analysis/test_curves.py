@@ -158,3 +158,12 @@ def test_the_interval_does_not_depend_on_how_examples_are_numbered():
     strided = curve(table(correct=right, example=np.arange(2000) * 256), None)
     pd.testing.assert_frame_equal(plain, strided)
     assert strided["high"].item() - strided["low"].item() > 0.03
+
+
+def test_numbers_that_are_missing_are_named():
+    frame = table(version=[0, 1], outcome=["correct", "stale"], stale_age=[0, 1], correct=[1, 0])
+    for column in ("chance", "n_stale"):
+        gap = frame.assign(**{column: [np.nan, 1]})
+        for measure in (interference.intrusions, interference.stale_ages):
+            with pytest.raises(BadRequest, match=f"{column} is missing in 1 of 2"):
+                measure(gap)

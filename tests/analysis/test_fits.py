@@ -131,9 +131,29 @@ def test_slow_powers_are_no_worse_fitted_than_fast_ones(exponent):
     assert wider.log_likelihood >= found.log_likelihood - 0.5
 
 
+def test_cells_without_a_question_and_too_few_lags_are_said():
+    sure = Cells.of(LAGS, 300, QUERIES, np.where(LAGS < 3, 1.0, CHANCE))
+    assert sure.lag.min() == 3 and np.isfinite(fit(sure).half_life)
+    with pytest.raises(BadRequest, match="chance is not a number in 21 of 21 cells"):
+        Cells.of(LAGS, 300, QUERIES, np.nan)
+    three = fit_all(Cells.of([1, 2, 4], [90, 70, 50], 100))
+    assert all("3 lags are too few to compare families" in f.note for f in three)
+    assert np.allclose([f.weight for f in three], 1 / 6)
+    frame = pd.DataFrame(
+        {"run_id": "a", "arm": "kda", "example": 0, "lag_tokens": [1, 2, 3], "correct": True, "chance": np.nan}
+    )
+    with pytest.raises(BadRequest, match="chance is missing in 3 of 3"):
+        fit_runs(frame)
+
+
 def test_every_family_fits_at_least_as_well_as_the_one_it_holds():
     """Flat, slow and fast curves: no start or bound keeps a richer family from its special case."""
-    for p in (np.full(len(LAGS), 0.6), 0.9 * np.exp2(-LAGS / 1e5), 0.9 * np.exp2(-LAGS / 0.5), 0.9 * (1 + LAGS) ** -0.03):
+    for p in (
+        np.full(len(LAGS), 0.6),
+        0.9 * np.exp2(-LAGS / 1e5),
+        0.9 * np.exp2(-LAGS / 0.5),
+        0.9 * (1 + LAGS) ** -0.03,
+    ):
         cells = Cells.of(LAGS, np.round(2000 * p), 2000)
         best = {n: fit(cells, n, interval=False, overdispersion=False).log_likelihood for n in FAMILIES}
         for rich in ("exponential_floor", "two_exponentials"):

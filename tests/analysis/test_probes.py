@@ -56,11 +56,24 @@ def test_every_probe_of_a_folder(folder, tmp_path):
         and "nan" not in html.lower().split("<main>")[1][:2000]
     )
     gates = pd.read_csv(tmp_path / "tables" / "gates-by-token.csv")
-    assert set(gates["token"]) == {"keys", "values", "filler", "special", "query"} and (gates["decay"] <= 1).all()
+    assert set(gates["token"]) >= {"keys", "values", "special", "query"} and (gates["decay"] <= 1).all()
     changes = pd.read_csv(tmp_path / "tables" / "interventions.csv")
     assert set(changes["arm"]) == {"kda"} and {"no-erase", "mean-over-channels", "wipe-state"} <= set(
         changes["intervention"]
     )
+
+
+def test_how_deep_a_probe_looks_is_a_setting_and_said(folder, tmp_path, capsys):
+    kda = next(p for p in folder.iterdir() if "kda" in (p / "config.yaml").read_text())
+    options = ["--runs", "1", "--sequences", "5", "--examples", "6", "--wipe-at", "3", "--out", str(tmp_path)]
+    assert main(["probe", str(kda), "--probe", "decay,interventions", *options]) == 0
+    html = (tmp_path / "index.html").read_text()
+    for words in ("traced on 5 test sequences", "same 6 test sequences", "wiped at token 3", "1 of 1 run per model"):
+        assert words in html, words
+    changed = pd.read_csv(tmp_path / "tables" / "interventions.csv")
+    assert changed["queries"].eq(6 * make_task("key_overwrite").keys).all()
+    capsys.readouterr()
+    assert main(["probe", str(kda), "--examples", "0"]) == 2 and "examples=0" in capsys.readouterr().err
 
 
 def test_one_probe_that_cannot_is_a_bad_request(folder, tmp_path, capsys):
@@ -238,5 +251,16 @@ def test_bad_predictions_are_named(exported):
         foreign_records(rows.assign(query=rows["query"] + 90), about)
     with pytest.raises(BadRequest, match="outside 0 to 39"):
         foreign_records(rows.assign(example=rows["example"] + 1), about)
+    for bad, match in (
+        (rows.assign(prediction=np.nan), "prediction is missing in 240 of 240"),
+        (rows.assign(prediction="7"), "column prediction holds str, such as '7'"),
+        (rows.assign(prediction=0.5), "it must hold a token number"),
+        (rows.assign(example=rows["example"].where(rows["example"] > 0)), "example is missing in 6 of 240"),
+        (rows.iloc[:0], "no query is left"),
+    ):
+        with pytest.raises(BadRequest, match=match):
+            foreign_records(bad, about)
+    (folder / "empty.parquet").write_bytes(b"")
+    assert main(["probe", str(folder / "empty.parquet"), "--data", str(about)]) == 2
     with pytest.raises(BadRequest, match=r"not a NAME\.task\.json"):
         foreign_records(rows, folder / "x.parquet")

@@ -93,6 +93,9 @@ def test_what_is_not_there_is_a_bad_request(tmp_path):
 
 def test_missing_records_and_broken_results_are_named(tmp_path, write_run):
     run = write_run(tmp_path, "kda", 0)
+    (run / "records.parquet").write_bytes(b"")
+    with pytest.raises(BadRequest, match=r"records\.parquet: not a Parquet table"):
+        load_records(tmp_path)
     (run / "records.parquet").unlink()
     with pytest.raises(BadRequest, match=r"records\.parquet: missing"):
         load_records(tmp_path)
