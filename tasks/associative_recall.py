@@ -12,7 +12,7 @@ from torch import Tensor
 from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
-from mnemolab.tasks.layout import assemble, filler, log2_arrangements, take
+from mnemolab.tasks.layout import assemble, check_tokens, filler, log2_arrangements, take
 from mnemolab.tasks.random import Random, constant, sort_distinct
 from mnemolab.tasks.recall_layouts import Places, contiguous, interleaved, scattered
 from mnemolab.tasks.spacing import pairs_needed, spaced
@@ -82,11 +82,7 @@ class AssociativeRecall(Task):
             )
         if self.queries > self._most_asked:
             raise BadRequest(f"queries={self.queries} is more than the {self._most_asked} that can be asked; lower it")
-        for name, needed in (("key_vocabulary", self._groups + self.unknown), ("value_vocabulary", self._values)):
-            if getattr(self, name) < needed:
-                raise BadRequest(
-                    f"{name}={getattr(self, name)} is too small: {needed} different tokens are needed; raise it"
-                )
+        check_tokens(self, key_vocabulary=self._groups + self.unknown, value_vocabulary=self._values)
         query = self._cue + int(self.layout == "mqar")
         needed = self._writes * (self._key_width + 1) + self._queries * query
         if self.length < needed:

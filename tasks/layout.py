@@ -8,11 +8,21 @@ import math
 import torch
 from torch import Tensor
 
-from mnemolab.tasks.base import QUERY_COLUMNS, Batch
+from mnemolab.errors import BadRequest
+from mnemolab.tasks.base import QUERY_COLUMNS, Batch, Task
 from mnemolab.tasks.random import Random
 from mnemolab.tasks.vocabulary import Vocabulary
 
-__all__ = ["assemble", "filler", "log2_arrangements", "room", "spread", "take"]
+__all__ = ["assemble", "check_tokens", "filler", "log2_arrangements", "room", "spread", "take"]
+
+
+def check_tokens(task: Task, **needed: int) -> None:
+    """Raises BadRequest where a field, such as key_vocabulary, has fewer tokens than the different ones that are needed."""
+    for name, count in needed.items():
+        if getattr(task, name) < count:
+            raise BadRequest(
+                f"{name}={getattr(task, name)} is too small: {count} different tokens are needed; raise it"
+            )
 
 
 def take(table: Tensor, index: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
 from mnemolab.tasks.haystacks import HAYSTACKS, haystack, read_text
-from mnemolab.tasks.layout import assemble, log2_arrangements, take
+from mnemolab.tasks.layout import assemble, check_tokens, log2_arrangements, take
 from mnemolab.tasks.random import Random, sort_distinct
 from mnemolab.tasks.vocabulary import Vocabulary
 
@@ -61,11 +61,7 @@ class Needle(Task):
             )
         if self.queries > self.keys:
             raise BadRequest(f"queries={self.queries} is more than keys={self.keys}; raise keys or lower queries")
-        for name, needed in (("key_vocabulary", self.keys), ("value_vocabulary", self._planted * self.value_tokens)):
-            if getattr(self, name) < needed:
-                raise BadRequest(
-                    f"{name}={getattr(self, name)} is too small: {needed} different tokens are needed; raise it"
-                )
+        check_tokens(self, key_vocabulary=self.keys, value_vocabulary=self._planted * self.value_tokens)
         if self._hay < 1:
             needed = self.length - self._hay + 1
             raise BadRequest(

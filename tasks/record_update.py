@@ -12,7 +12,7 @@ from torch import Tensor
 from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
-from mnemolab.tasks.layout import assemble, filler, log2_arrangements, spread, take
+from mnemolab.tasks.layout import assemble, check_tokens, filler, log2_arrangements, spread, take
 from mnemolab.tasks.random import Random, constant
 from mnemolab.tasks.schedule import schedule
 from mnemolab.tasks.vocabulary import Vocabulary
@@ -59,12 +59,7 @@ class RecordUpdate(Task):
             raise BadRequest(
                 f"lags={self.lags} must be at least entities x 5 = {keys}: each last binding has its own slot"
             )
-        needs = {"attribute_values": self.writes, "key_vocabulary": self.entities + self.lags - keys}
-        for name, needed in needs.items():
-            if getattr(self, name) < needed:
-                raise BadRequest(
-                    f"{name}={getattr(self, name)} is too small: {needed} different tokens are needed; raise it"
-                )
+        check_tokens(self, attribute_values=self.writes, key_vocabulary=self.entities + self.lags - keys)
         if self._spare < 0:
             needed = self.length - self._spare
             raise BadRequest(

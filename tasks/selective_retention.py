@@ -12,7 +12,7 @@ from torch import Tensor
 from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
-from mnemolab.tasks.layout import assemble, filler, log2_arrangements, spread, take
+from mnemolab.tasks.layout import assemble, check_tokens, filler, log2_arrangements, spread, take
 from mnemolab.tasks.random import Random
 from mnemolab.tasks.schedule import GAPS, schedule
 from mnemolab.tasks.vocabulary import Vocabulary
@@ -55,15 +55,8 @@ class SelectiveRetention(Task):
             raise BadRequest(
                 f"span={self.span} must be at least persistent + volatile = {self._keys}: each last binding has its own slot"
             )
-        needs = {
-            "value_vocabulary": self.writes,
-            "key_vocabulary": max(self.persistent, self.volatile + self.span - self._keys),
-        }
-        for name, needed in needs.items():
-            if getattr(self, name) < needed:
-                raise BadRequest(
-                    f"{name}={getattr(self, name)} is too small: {needed} different tokens are needed; raise it"
-                )
+        most = max(self.persistent, self.volatile + self.span - self._keys)
+        check_tokens(self, value_vocabulary=self.writes, key_vocabulary=most)
         if self._spare < 0:
             needed = self.length - self._spare
             raise BadRequest(

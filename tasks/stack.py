@@ -12,7 +12,7 @@ from torch import Tensor
 from mnemolab.errors import BadRequest
 from mnemolab.fields import check, setting
 from mnemolab.tasks.base import Batch, Task
-from mnemolab.tasks.layout import assemble, filler, log2_arrangements, room, take
+from mnemolab.tasks.layout import assemble, check_tokens, filler, log2_arrangements, room, take
 from mnemolab.tasks.random import Random, sort_distinct
 from mnemolab.tasks.vocabulary import Vocabulary
 
@@ -45,11 +45,7 @@ class Stack(Task):
 
     def __post_init__(self):
         check(self)
-        for name, needed in (("key_vocabulary", self.stacks), ("value_vocabulary", self.stacks * self.pushes)):
-            if getattr(self, name) < needed:
-                raise BadRequest(
-                    f"{name}={getattr(self, name)} is too small: {needed} different tokens are needed; raise it"
-                )
+        check_tokens(self, key_vocabulary=self.stacks, value_vocabulary=self.stacks * self.pushes)
         if self._spare < 0:
             needed = self.length - self._spare
             raise BadRequest(
