@@ -82,7 +82,7 @@ class Latency:
 
 
 LATENCY = {
-    "cpu": {"quick": Latency(1024, 4, (1, 64), 4, 2, 21), "full": Latency(2304, 4, (1, 128), 4, 2, 15)},
+    "cpu": {"quick": Latency(1024, 4, (1, 64), 4, 2, 21), "full": Latency(2304, 4, (1, 64), 4, 2, 11)},
     # 2304 is Kimi Linear's width, at which the papers state it
     "cuda": {"quick": Latency(2304, 8, (8, 1024), 64, 4, 15), "full": Latency(2304, 16, (16, 1024), 64, 8, 31)},
 }
