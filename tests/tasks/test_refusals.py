@@ -21,7 +21,7 @@ REFUSED = [
     ("associative_recall", {"queries": 9}, ("queries=9", "8"), {"queries": 8}),
     ("associative_recall", {"repeats": 9, "length": 128}, ("repeats=9", "pairs=8", "28"), {"pairs": 28}),
     ("associative_recall", {"repeats": 1, "spacings": 8}, ("spacings=8", "pairs=8", "16"), {"pairs": 16, "length": 96}),
-    ("key_overwrite", {"versions": 9}, ("length=64", "raise length to"), {"length": 120}),
+    ("key_overwrite", {"versions": 10}, ("length=64", "76"), {"length": 76}),
     ("key_overwrite", {"lags": 5}, ("lags=5", "keys=6"), {"lags": 6}),
     ("key_overwrite", {"value_vocabulary": 10}, ("value_vocabulary=10", "17"), {"value_vocabulary": 17}),
     ("key_overwrite", {"versions": 0}, ("versions=0", "1"), {"versions": 1}),
