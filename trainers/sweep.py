@@ -151,8 +151,14 @@ def _points(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         axes = _axes(_mapping(grid, "grid"), "grid")
         for point in _product(axes):
             for draw in _draws(values.get("random")):
+                fixed = {**_mapping(entry, "list"), **point, **draw}
+                for field in choose:
+                    if field in fixed:
+                        raise BadRequest(
+                            f"sweep: {field} stands under choose and again under list, grid or random; keep one"
+                        )
                 for candidate in _product(choose):
-                    yield {**_mapping(entry, "list"), **point, **draw, **candidate}
+                    yield {**fixed, **candidate}
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:

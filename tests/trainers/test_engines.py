@@ -100,7 +100,10 @@ def test_two_sweeps_on_one_folder_run_every_run_once(values, tmp_path):
         assert load_run(tmp_path / run.run_id).result["resumed"] == 0
 
 
-def test_ctrl_c_saves_what_runs_and_a_later_call_goes_on(values, tmp_path):
+def test_ctrl_c_saves_what_runs_and_a_later_call_goes_on(values, tmp_path, request):
+    # a shell's background job is born with SIGINT ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     sweep = make(lambda: values(**{"budget.steps": 20_000, "budget.evaluate_every": 20_000}))
     (run,) = sweep.runs
 

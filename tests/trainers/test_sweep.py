@@ -163,6 +163,10 @@ def test_labels_say_what_differs(values):
         ({"random": {"fields": {"optimiser.clip": {"log_uniform": ["1e-3", 1]}}}}, "use two numbers"),
         ({"random": {"fields": {"seed": {"integer": [3, 1]}}}}, "the smaller one first"),
         ({"choose": {"seed": [0, 1]}}, "the best seed is luck"),
+        (
+            {"choose": {"optimiser.learning_rate": [0.1]}, "grid": {"optimiser.learning_rate": [0.2]}},
+            "optimiser.learning_rate stands under choose and again",
+        ),
         ({"choose": {"optimiser.learning_rate": [0.1]}, "pilot_seeds": 0}, "list of at least one seed"),
         ({"choose": {"optimiser.learning_rate": [0.1]}, "pilot_seeds": []}, "list of at least one seed"),
         ({"choose": {"optimiser.learning_rate": [0.1]}, "pilot_seeds": [[0]]}, "list of at least one seed"),
