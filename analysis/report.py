@@ -17,11 +17,11 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mnemolab import __version__
-from mnemolab.analysis.compare import compare_arms
+from mnemolab.analysis.compare import MARGIN, compare_arms, compare_steps, steps_to_criterion
 from mnemolab.analysis.figures import make
 from mnemolab.analysis.figures.plot import Saved
 from mnemolab.analysis.records import Study
-from mnemolab.analysis.statistics import mean_interval, wilson
+from mnemolab.analysis.statistics import iqm, mean_interval, survival_quantile, wilson
 from mnemolab.analysis.style import label, look
 from mnemolab.files import output_folder, write_text
 
@@ -97,7 +97,11 @@ def build(
                 *(s.alt.partition(". ")[2] for s in saved if s.name.startswith(("versions-", "retention-"))),
             ),
             (
-                Table("Test results by model. Steps: median over the runs that reached the criterion.", _merged(table)),
+                Table(
+                    "Test results by model. Steps: by then half of the runs had reached the criterion (Kaplan-Meier, runs that "
+                    "never did are censored; inf: fewer than half ever did).",
+                    _merged(table),
+                ),
                 *_comparisons(runs),
             ),
         ),
@@ -116,7 +120,9 @@ def build(
 
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a task and arm: runs, mean test accuracy with its interval, solved runs (Wilson), median steps, sizes."""
+    """One row a task and arm: runs, mean test accuracy with its interval, its interquartile mean (from 4 runs on), solved runs
+    (Wilson), steps by which half of all runs had reached the criterion (Kaplan-Meier; runs that never did are censored at
+    their last step, and the median is infinite when they are too many), sizes."""
     rows = []
     order = {arm: at for at, arm in enumerate(look(runs["arm"]))}
     ranked = runs.assign(_at=runs["arm"].map(order)).sort_values(["task", "_at"])
@@ -126,11 +132,13 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
         if len(accuracy):
             mean, low, high = mean_interval(accuracy)
             row |= {"accuracy": mean, "low": low, "high": high}
+            if len(accuracy) >= 4:
+                row |= {"iqm": float(iqm(accuracy))}
         if "steps_to_solved" in group:
             steps = pd.to_numeric(group["steps_to_solved"], errors="coerce")
             _, least, most = wilson(int(steps.notna().sum()), len(group))
             row |= {"solved": f"{int(steps.notna().sum())}/{len(group)} ({least:.2f} to {most:.2f})"}
-            row |= {"steps": float(steps.median()) if steps.notna().any() else np.nan}
+            row |= {"steps": survival_quantile(*steps_to_criterion(group))}
         for name in ("parameters", "state_elements"):
             if name in group and group[name].notna().any():
                 row[name.replace("_", " ")] = int(group[name].dropna().iloc[0])
@@ -154,14 +162,27 @@ def _comparisons(runs: pd.DataFrame) -> list[Table]:
     """Pairs of arms, when there are seeds to pair and few enough pairs to read."""
     if "test.accuracy" not in runs or runs["arm"].nunique() > 8:
         return []
-    table = compare_arms(runs)
-    if table.empty:
-        return []
-    table = table.assign(a=[label(a) for a in table["a"]], b=[label(b) for b in table["b"]]).drop(columns=["p"])
-    caption = (
-        "Differences in test accuracy (a minus b), paired by seed: sign-flip test, Holm's correction within a task."
-    )
-    return [Table(caption, table)]
+    found = []
+    for caption, table in (
+        (
+            (
+                "Differences in test accuracy (a minus b), paired by seed: sign-flip test with Holm's correction within a task; "
+                f"p_equal: equivalence within {MARGIN:g} (two one-sided sign-flip tests, Holm); chance that a run of a beats one of b."
+            ),
+            compare_arms(runs),
+        ),
+        (
+            (
+                "Steps to the criterion: log-rank test by relabelling runs, Holm's correction within a task; hazard above 1: a is "
+                "faster. Runs that never reached it are censored."
+            ),
+            compare_steps(runs),
+        ),
+    ):
+        if len(table):
+            named = table.assign(a=[label(a) for a in table["a"]], b=[label(b) for b in table["b"]])
+            found.append(Table(caption, named.drop(columns=["p"])))
+    return found
 
 
 def latex(table: pd.DataFrame, caption: str) -> str:

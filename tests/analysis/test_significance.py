@@ -6,7 +6,8 @@ import pytest
 from scipy import stats
 
 from mnemolab.analysis import statistics as s
-from mnemolab.analysis.compare import compare_arms
+from mnemolab.analysis.compare import compare_arms, compare_steps, steps_to_criterion
+from mnemolab.analysis.report import summary
 from mnemolab.errors import BadRequest
 
 
@@ -89,6 +90,39 @@ def test_kaplan_meier_by_hand():
     assert out["survival"].tolist()[1:] == pytest.approx(theirs.probabilities[[0, 1, 2]].tolist())
 
 
+@pytest.mark.filterwarnings("ignore:The confidence interval is undefined")  # where nobody is left
+def test_kaplan_meier_limits_are_those_of_scipy():
+    """Log-log limits against scipy.stats.ecdf, where they are defined there, for censored times with ties."""
+    rng = np.random.default_rng(3)
+    for n in (7, 20, 60):
+        t, seen = np.ceil(rng.exponential(10, n)), rng.random(n) < 0.7
+        theirs = stats.ecdf(stats.CensoredData.right_censored(t, ~seen)).sf
+        bounds = theirs.confidence_interval(confidence_level=0.9, method="log-log")
+        ours = s.kaplan_meier(t, seen, confidence=0.9).set_index("time")
+        checked = 0
+        for time, low, high in zip(theirs.quantiles, bounds.low.probabilities, bounds.high.probabilities, strict=True):
+            if time in ours.index and np.isfinite([low, high]).all() and ours.loc[time, "survival"] > 0:
+                assert ours.loc[time, ["low", "high"]].tolist() == pytest.approx([low, high], abs=1e-9)
+                checked += 1
+        assert checked >= 3
+
+
+def test_steps_count_the_runs_that_never_arrive():
+    """2 of 6 runs arrive early, 4 never: the median over runs is not that of the two."""
+    slow = pd.DataFrame({"arm": "kda", "steps_to_solved": [100, 120, None, None, None, None]})
+    fast = pd.DataFrame({"arm": "gpt2", "steps_to_solved": [40, 50, 60, 70, 80, None]})
+    runs = pd.concat([slow, fast]).assign(task="t", steps=600, seed=[*range(6), *range(6)])
+    assert s.survival_quantile(*steps_to_criterion(slow.assign(steps=600))) == np.inf
+    row = compare_steps(runs).iloc[0]
+    assert (row["a"], row["steps_a"], row["steps_b"], row["solved_a"], row["solved_b"]) == ("gpt2", 60, np.inf, 5, 2)
+    assert row["hazard"] > 1 and row["p"] < 0.05 and row["star"] == "*"
+    assert summary(runs).set_index("model")["steps"].to_dict() == {"GPT-2": 60, "KDA": np.inf}
+    assert (
+        compare_steps(runs.assign(steps_to_solved=None)).empty
+        and compare_steps(runs.drop(columns="steps_to_solved")).empty
+    )
+
+
 def test_log_rank_agrees_with_scipy():
     rng = np.random.default_rng(0)
     a, b = rng.exponential(1, 12), rng.exponential(2.5, 12)
@@ -114,6 +148,9 @@ def test_arms_are_compared_in_pairs_by_seed():
         and out["p_holm"].tolist() == pytest.approx([6 / 64] * 3)
         and (out["star"] == "n.s.").all()
     )
+    assert out.loc[("gpt2", "kda"), "better"] == 1 and (out["p_equal"] == 1).all()
+    alike = runs[runs["arm"] != "rnn"].assign(**{"test.accuracy": lambda f: 0.9 + f["seed"] / 100})
+    assert compare_arms(alike)["p_equal"].item() == 1 / 64
     few = compare_arms(runs[runs["seed"] < 3])
     assert few["star"].str.startswith("no star").all()
     assert compare_arms(runs[runs["seed"] < 1]).empty
