@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from mnemolab.registry import Entry, Registry, lazy_exports
 
 if TYPE_CHECKING:
+    from mnemolab.analysis.figures.claims import claim_summary as claim_summary
     from mnemolab.analysis.figures.folder import make as make
     from mnemolab.analysis.figures.plot import NotApplicable as NotApplicable
     from mnemolab.analysis.figures.plot import Plot as Plot
@@ -37,5 +38,13 @@ FIGURES = Registry(
 register_figure = FIGURES.register
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, {"make": "folder", "NotApplicable": "plot", "Plot": "plot", "Saved": "plot", "save": "plot"}
+    __name__,
+    {
+        "claim_summary": "claims",
+        "make": "folder",
+        "NotApplicable": "plot",
+        "Plot": "plot",
+        "Saved": "plot",
+        "save": "plot",
+    },
 )

@@ -18,8 +18,8 @@ from mnemolab.analysis.figures.draw import (
     words,
 )
 from mnemolab.analysis.figures.plot import NotApplicable, Plot
-from mnemolab.analysis.oracle import RULES, simulate_overwrite
-from mnemolab.analysis.records import Study
+from mnemolab.analysis.oracle import RULES, simulate, simulate_overwrite
+from mnemolab.analysis.records import Study, arms
 from mnemolab.analysis.style import COLUMN, PAGE, canvas, label, legend_above, look, paper
 
 __all__ = [
@@ -30,6 +30,11 @@ __all__ = [
     "query_order",
     "retention_by_lag",
 ]
+
+
+_DOTS = (0, (1, 1.4))
+# Stages whose bare rule has no gate to choose.
+_BARE = {"linear_attention": "additive", "deltanet": "delta"}
 
 
 def accuracy_by_versions(study: Study) -> list[Plot]:
@@ -53,11 +58,9 @@ def accuracy_by_versions(study: Study) -> list[Plot]:
             chance_line(left, right, "versions")
             intervals(left, right, "versions", looks, dodge=dodge)
             for arm, rows in oracle.groupby("arm"):
-                left.plot(
-                    rows["versions"], rows["mean"], color=looks[str(arm)].color, linestyle=(0, (1, 1.4)), zorder=2
-                )
+                left.plot(rows["versions"], rows["mean"], color=looks[str(arm)].color, linestyle=_DOTS, zorder=2)
             if len(oracle):
-                left.plot([], [], color="#555555", linestyle=(0, (1, 1.4)), label="random-key oracle")
+                left.plot([], [], color="#555555", linestyle=_DOTS, label="random-key oracle")
             unit_axis(left, "accuracy")
             left.set_title("Right answers")
             chance_line(other, stale, "versions")
@@ -128,12 +131,19 @@ def retention_by_lag(study: Study, axis: str = "lag_tokens") -> list[Plot]:
             continue
         # where several values of a key can be asked, which one is asked would be confounded with the lag
         asked = interference.latest_mask(records) if "ask" in records else None
+        if axis == "load":  # a sweep over loads is one curve a model, not one point an arm
+            records = records.assign(arm=records["run_id"].astype(str).map(_beside_load(study, records)))
         frame = retention.curve(records, axis, bins=10, where=asked)
         looks = look(frame["arm"])
+        oracle = _retention_oracle(study, records, list(looks)) if axis == "lag_writes" else pd.DataFrame()
         with paper():
             figure, axes = canvas(COLUMN, 2.6)
             chance_line(axes, frame, axis)
             intervals(axes, frame, axis, looks)
+            for arm, rows in oracle.groupby("arm") if len(oracle) else ():
+                axes.plot(rows[axis], rows["mean"], color=looks[str(arm)].color, linestyle=_DOTS, zorder=2)
+            if len(oracle):
+                axes.plot([], [], color="#555555", linestyle=_DOTS, label="random-key oracle")
             unit_axis(axes)
             axes.set_xlabel(words(axis))
             log_if_wide(axes, frame[axis].to_numpy(float))
@@ -145,10 +155,15 @@ def retention_by_lag(study: Study, axis: str = "lag_tokens") -> list[Plot]:
                 f"retention-{axis.replace('_', '-')}-{task}",
                 f"Retention by {words(axis).partition(' (')[0]} ({task})",
                 f"Accuracy by {words(axis)}; cells hold about equal numbers of queries. Mean over {runs_said(frame)}; intervals: "
-                "95% over runs and sequences. Dashed: chance, guessing among the values presented.",
+                "95% over runs and sequences. Dashed: chance, guessing among the values presented."
+                + (
+                    " Dotted: the bare rule on as many random keys as are written, with the model's key channels, simulated."
+                    if len(oracle)
+                    else ""
+                ),
                 f"Accuracy against lag. {extremes(far, 'accuracy at the longest lags')}",
                 figure,
-                frame,
+                pd.concat([frame.assign(panel="records"), oracle.assign(panel="oracle")]) if len(oracle) else frame,
             )
         )
     return some(plots, f"retention: no task here varies {axis}")
@@ -255,13 +270,39 @@ def query_order(study: Study) -> list[Plot]:
 
 def _overwrite_oracle(arms: list[str], most: int, gap: int = 4) -> pd.DataFrame:
     """How often the bare additive and delta rules answer the newest of n versions of a random key (64 channels)."""
-    rules = {"linear_attention": "additive", "deltanet": "delta"}
     rows = []
     for arm in arms:
-        rule = rules.get(arm.partition(",")[0])
+        rule = _BARE.get(arm.partition(",")[0])
         if rule is None:
             continue
         for n in range(1, most + 1):
             newest = simulate_overwrite(RULES[rule], n, gap, trials=1500)["chosen"].iloc[0]
             rows.append({"arm": arm, "versions": n, "mean": float(newest)})
     return pd.DataFrame(rows, columns=["arm", "versions", "mean"])
+
+
+def _retention_oracle(study: Study, records: pd.DataFrame, named: list[str]) -> pd.DataFrame:
+    """Accuracy of the bare rules by lag in writes, for the median load and the key channels of each arm."""
+    rows = []
+    for arm in named:
+        rule, mine = _BARE.get(arm.partition(",")[0]), study.runs[study.runs["arm"].astype(str) == arm]
+        if rule is None or "load" not in records or mine.empty:
+            continue
+        here = records[records["arm"].astype(str) == arm]
+        writes, lags = int(here["load"].median()), here["lag_writes"]
+        channels = int(mine["model.head_dim"].iloc[0]) if "model.head_dim" in mine else 64
+        if writes < 2:
+            continue
+        found = simulate(RULES[rule], writes, key_channels=channels, value_channels=channels, trials=400)
+        found = found[(found["lag"] >= lags.min()) & (found["lag"] <= lags.max())]
+        rows.append(pd.DataFrame({"arm": arm, "lag_writes": found["lag"], "mean": found["accuracy"]}))
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+
+
+def _beside_load(study: Study, records: pd.DataFrame) -> dict[str, str]:
+    """Run -> its arm without the fields of the task that set the load."""
+    fields = [c for c in map(str, records.columns) if c.startswith("task.")]
+    loads = [
+        c for c in fields if records.groupby(c, observed=True)["load"].mean().nunique() == records[c].nunique() > 1
+    ]
+    return dict(zip(study.runs["run_id"].astype(str), arms(study.runs, apart=loads), strict=True))

@@ -28,7 +28,8 @@ def interference_indices(study: Study) -> list[Plot]:
                 frame = measure(records)
             except BadRequest:
                 continue
-            frame = frame[frame["note"] == ""].rename(columns={axis: "x", "index": "mean"})
+            known = frame["index"].notna() & ~frame["note"].str.startswith("unstable")
+            frame = frame[known].rename(columns={axis: "x", "index": "mean"})
             if len(frame):
                 panels.append((name, title, words, frame.assign(panel=name)))
         if not any(name in ("proactive", "retroactive") for name, *_ in panels):
@@ -56,7 +57,7 @@ def interference_indices(study: Study) -> list[Plot]:
                 f"interference-{task}",
                 f"Interference against matched controls ({task})",
                 "(control minus experiment) / control accuracy; 0: no interference, 1: all is lost. Controls have the same "
-                "lag and length, with the other bindings on fresh keys; for other keys, the fewest later writes. Mean over "
+                "lag and length, with the other bindings on fresh keys; for other keys, queries of the same lag with the fewest later writes. Mean over "
                 f"{runs_said(data)}; bars: 95% intervals.",
                 f"Interference indices. {extremes(most, 'interference')}",
                 figure,

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from mnemolab.analysis.cells import curve
 from mnemolab.analysis.figures.draw import (
@@ -15,7 +16,7 @@ from mnemolab.analysis.figures.draw import (
     unit_axis,
 )
 from mnemolab.analysis.figures.plot import Plot
-from mnemolab.analysis.records import Study
+from mnemolab.analysis.records import Study, arms
 from mnemolab.analysis.statistics import mean_interval
 from mnemolab.analysis.style import COLUMN, PAGE, canvas, label, legend_above, look, paper
 
@@ -28,21 +29,23 @@ def state_frontier(study: Study) -> list[Plot]:
     if "state_elements" not in runs or "test.accuracy" not in runs:
         return some([], "frontier: the results lack state_elements or test accuracy")
     plots = []
+    runs = runs.assign(line=arms(runs, apart=_sizes(runs)))
     for task, frame in runs.dropna(subset=["test.accuracy", "state_elements"]).groupby("task"):
-        if frame.groupby("stage")["state_elements"].nunique().max() < 2:
+        if frame.groupby("line")["state_elements"].nunique().max() < 2:
             continue
-        table = _means(frame, ["stage", "state_elements"])
-        looks = look(table["stage"])
+        # a point is an arm: two shapes of one size are two points
+        table = _means(frame, ["line", "arm", "state_elements"]).drop(columns="arm").sort_values("state_elements")
+        looks = look(table["line"])
         with paper():
             figure, axes = canvas(COLUMN, 2.6)
-            for stage, rows, style in ordered(table, looks, "stage"):
+            for stage, rows, style in ordered(table, looks, "line"):
                 error = np.stack([rows["mean"] - rows["low"], rows["high"] - rows["mean"]])
                 axes.errorbar(
                     rows["state_elements"], rows["mean"], yerr=np.maximum(error, 0), elinewidth=0.8, capsize=1.6,
-                    **style.line(label=label(stage)),
+                    clip_on=False, **style.line(label=label(stage)),
                 )  # fmt: skip
             axes.set_xscale("log", base=2)
-            plain_log(axes.xaxis, 2)
+            _size_ticks(axes, table["state_elements"])
             unit_axis(axes, "test accuracy")
             axes.set_xlabel("state (elements after the whole sequence)")
             axes.set_title("State against recall")
@@ -50,7 +53,7 @@ def state_frontier(study: Study) -> list[Plot]:
         caption = (
             f"Test accuracy against the size of the state. Mean over {runs_said(table)}; bars: 95% intervals over runs."
         )
-        table = table.rename(columns={"stage": "arm"})
+        table = table.rename(columns={"line": "arm"})
         alt = f"Accuracy against size of state. {extremes(table, 'accuracy')}"
         plots.append(Plot(f"frontier-{task}", f"State against recall ({task})", caption, alt, figure, table))
     return some(plots, "frontier: no stage was trained at several sizes of state")
@@ -63,21 +66,21 @@ def learning_rate_robustness(study: Study) -> list[Plot]:
     if column not in runs or name not in runs:
         return some([], "learning rate: the configs lack a learning rate, or the results an accuracy")
     plots = []
+    runs = runs.assign(line=arms(runs, apart=[column]))
     for task, frame in runs.dropna(subset=[name]).groupby("task"):
-        if frame.groupby("stage")[column].nunique().max() < 3:
+        if frame.groupby("line")[column].nunique().max() < 3:
             continue
-        table = _means(frame, ["stage", column], name)
-        looks = look(table["stage"])
+        table = _means(frame, ["line", column], name).rename(columns={"line": "arm"})
+        looks = look(table["arm"])
         with paper():
             figure, axes = canvas(COLUMN, 2.6)
-            intervals(axes, table.rename(columns={"stage": "arm"}), column, looks)
+            intervals(axes, table, column, looks)
             axes.set_xscale("log")
             unit_axis(axes, name.replace(".", " "))
             axes.set_xlabel("learning rate")
             axes.set_title("Robustness to learning rate")
             legend_above(figure, axes)
         caption = f"Accuracy by learning rate. Mean over {runs_said(table)}; bars: 95% intervals over runs."
-        table = table.rename(columns={"stage": "arm"})
         alt = f"Accuracy against learning rate. {extremes(table, 'mean accuracy')}"
         plots.append(
             Plot(f"learning-rate-{task}", f"Robustness to learning rate ({task})", caption, alt, figure, table)
@@ -92,6 +95,9 @@ def needle_map(study: Study) -> list[Plot]:
         if task != "needle":
             continue
         lengths = "task.length" if "task.length" in records else None
+        if lengths:  # one map a model, not one a length
+            model = dict(zip(study.runs["run_id"].astype(str), arms(study.runs, apart=[lengths]), strict=True))
+            records = records.assign(arm=records["run_id"].astype(str).map(model))
         by = ["arm", *([lengths] if lengths else [])]
         table = curve(records, "query_depth", by=by, draws=200).rename(columns={"query_depth": "depth"})
         table["length"] = table[lengths] if lengths else 0
@@ -144,6 +150,27 @@ def needle_map(study: Study) -> list[Plot]:
             )
         )
     return some(plots, "needle map: no needle task here")
+
+
+def _sizes(runs: pd.DataFrame) -> list[str]:
+    """Fields of the model that set the size of its state, and those of training, which may be chosen anew for each size."""
+    sizes = ("model.width", "model.depth", "model.heads", "model.head_dim", "model.state")
+    return [c for c in map(str, runs.columns) if c in sizes or c.startswith(("optimiser.", "budget."))]
+
+
+def _size_ticks(axes, sizes: pd.Series) -> None:
+    """Ticks at the sizes themselves while they are few, at powers of two otherwise; a little room at the ends."""
+    plain = np.sort(sizes.unique())
+    shown = [plain[0]]
+    for size in plain[1:]:
+        shown += [size] if size / shown[-1] >= 1.4 else []
+    axes.set_xlim(plain[0] / 1.25, plain[-1] * 1.25)
+    if len(plain) <= 7:
+        axes.xaxis.set_major_locator(FixedLocator([float(v) for v in shown]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    else:
+        plain_log(axes.xaxis, 2)
 
 
 def _means(frame: pd.DataFrame, by: list[str], value: str = "test.accuracy") -> pd.DataFrame:

@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mnemolab.analysis.figures import FIGURES, make, save
+from mnemolab.analysis.figures import FIGURES, claim_summary, make, save
 from mnemolab.analysis.figures import gates as inside
+from mnemolab.analysis.figures.behaviour import retention_by_lag
 from mnemolab.analysis.records import Study
+from mnemolab.errors import BadRequest
 
 
 def test_frontier_and_learning_rate(tmp_path, write_run):
@@ -21,9 +23,74 @@ def test_frontier_and_learning_rate(tmp_path, write_run):
     table = pd.read_csv(saved[0].csv)
     assert set(table["state_elements"]) == {256, 512} and set(table["arm"]) == {"kda", "deltanet"}
     study = Study.of(tmp_path)
+    study.runs[["model.width", "model.state"]] = 16
     study.runs["optimiser.learning_rate"] = np.tile([1e-3, 3e-3, 1e-2, 3e-2], 2)
     plot = FIGURES["learning-rate"](study)[0]
     assert plot.data["optimiser.learning_rate"].nunique() == 4 and plot.figure.axes[0].get_xscale() == "log"
+
+
+def test_frontier_and_learning_rate_draw_one_line_a_setting():
+    """Tasks of two lengths are not replicates: each is a line of its own, over the sizes of its state."""
+    rows = [
+        {"run_id": f"{length}-{width}-{seed}", "task": "t", "stage": "kda", "arm": f"kda, width {width}, length {length}", "seed": seed,
+         "model.width": width, "task.length": length, "state_elements": 16 * width, "test.accuracy": 0.5 + length / 1000,
+         "optimiser.learning_rate": 1e-3 * width}
+        for length in (64, 128) for width in (16, 32, 64) for seed in range(2)
+    ]  # fmt: skip
+    study = Study(())
+    study.__dict__.update(runs=pd.DataFrame(rows))
+    table = FIGURES["frontier"](study)[0].data
+    assert set(table["arm"]) == {"kda, length 64", "kda, length 128"} and (table["runs"] == 2).all() and len(table) == 6
+    same = study.runs.assign(**{"model.width": 16})
+    study.__dict__.update(runs=same)
+    rates = FIGURES["learning-rate"](study)[0].data
+    assert set(rates["arm"]) == {"kda, length 64", "kda, length 128"} and (rates["runs"] == 2).all()
+
+
+def test_a_sweep_over_loads_is_one_curve_a_model():
+    frame = pd.concat(
+        [rows(load=n, run_id=f"{n}", arm=f"kda, pairs {n}").assign(**{"task.pairs": n}) for n in (4, 8, 16)]
+    )
+    study = study_of(frame)
+    study.runs["task.pairs"] = study.runs["run_id"].astype(int)
+    plot = retention_by_lag(study, "load")[0]
+    assert set(plot.data["arm"]) == {"kda"} and plot.data["load"].tolist() == [4, 8, 16]
+
+
+def test_retention_by_writes_lies_over_the_oracle():
+    frame = rows(stage="deltanet", arm="deltanet", lag_writes=np.tile(np.arange(12), 20), load=12)
+    plot = retention_by_lag(study_of(frame), "lag_writes")[0]
+    oracle = plot.data[plot.data["panel"] == "oracle"]
+    assert (
+        oracle["lag_writes"].tolist() == list(range(12)) and oracle["mean"].iloc[0] > 0.9 and "Dotted" in plot.caption
+    )
+
+
+def claim(name: str, verdict: str, effect: float | None = None, margin: float | None = 0.1) -> dict:
+    low, high = (None, None) if effect is None else (effect - 0.05, effect + 0.05)
+    return {"id": name, "statement": "x", "verdict": verdict, "effect": effect, "low": low, "high": high, "margin": margin, "unit": "points"}  # fmt: skip
+
+
+def test_claim_summary(tmp_path):
+    claims = [
+        claim("far", "supported", 9.0),
+        claim("undecided", "undecidable here"),
+        claim("no", "refuted", -0.02),
+        claim("yes", "supported", 0.2),
+        claim("exact", "supported", 0.0, margin=None),
+    ]
+    plot = claim_summary(claims)
+    assert plot.data["id"].tolist() == ["far", "yes", "exact", "no", "undecided"]
+    assert (
+        plot.data.set_index("id")["effect_margins"]["yes"] == pytest.approx(2) and "3 supported; 1 refuted" in plot.alt
+    )
+    assert save(plot, tmp_path).png.exists()
+    with pytest.raises(BadRequest, match="no claims"):
+        claim_summary([])
+    with pytest.raises(BadRequest, match="yes lacks margin"):
+        claim_summary([{k: v for k, v in claim("yes", "supported", 1.0).items() if k != "margin"}])
+    with pytest.raises(BadRequest, match="verdict='maybe'"):
+        claim_summary([claim("x", "maybe")])
 
 
 def study_of(records: pd.DataFrame) -> Study:
