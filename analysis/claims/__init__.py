@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mnemolab.registry import lazy_exports
 
 if TYPE_CHECKING:
+    from mnemolab.analysis.claims import page as page
     from mnemolab.analysis.claims.catalogue import CLAIMS as CLAIMS
     from mnemolab.analysis.claims.catalogue import register_claim as register_claim
     from mnemolab.analysis.claims.claim import Claim as Claim
@@ -35,6 +36,7 @@ __getattr__, __dir__ = lazy_exports(
         "judge_claim": "judge",
         "judge_claims": "judge",
         "load_experiment": "experiments",
+        "page": "page",
         "register_claim": "catalogue",
     },
 )

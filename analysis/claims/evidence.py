@@ -114,10 +114,10 @@ class Values:
         ]
 
     def rows(self, what: str, arms: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Mean and 95% interval by arm, for the report."""
+        """Mean and 95% interval by arm, for the report; arms that a tier leaves out have no row."""
         found = []
         for arm in arms or self.arms:
-            values = list(self.of(arm).values())
+            values = list(self.arms.get(arm, {}).values())
             if values:
                 low, high = interval(values)
                 row = {"measure": what, "arm": arm, "mean": float(np.mean(values)), "low": low, "high": high}

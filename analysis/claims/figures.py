@@ -32,7 +32,7 @@ def draw(verdicts: Sequence[Verdict], evidence: Evidence, out: Path) -> list[dic
     """Save all figures below `out`; one row a figure: claims, experiment, name, title, caption, alt, png, pdf, csv."""
     rows = []
     for verdict in verdicts:
-        if verdict.contrasts:
+        if any(c.n for c in verdict.contrasts):
             rows.append(_row(save(forest(verdict), out), [verdict.claim.id], ""))
     wanted: dict[tuple[str, str], dict[str, list[str]]] = {}
     for verdict in verdicts:
@@ -172,7 +172,7 @@ def selection(evidence: Evidence) -> Plot:
         axes.set_ylabel("accuracy, persistent facts")
         handles, labels = axes.get_legend_handles_labels()
         figure.legend([h[0] for h in handles], labels, loc="outside right center")
-    best = data.loc[(data["persistent"] + data["volatile"]).idxmax()]
+    best = max(rows, key=lambda row: row["persistent"] + row["volatile"])
     return Plot(
         "selection",
         "What lasts against what changes",

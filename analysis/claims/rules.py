@@ -181,7 +181,7 @@ def _why(verdict: str, found: Sequence[Contrast]) -> str:
         return f"the 95% interval lies wholly outside what was predicted: {'; '.join(named)}"
     least = min(c.n for c in found)
     if least < LEAST:
-        return f"{least} seeds cannot give a one-sided p below .05; it takes {LEAST} or more"
+        return f"with {least} seed{'s' * (least != 1)} no one-sided p can be below .05; it takes {LEAST} or more"
     named = [c.name for c in found if c.outcome == "inconclusive"]
     return f"neither shown nor excluded: {'; '.join(named)}"
 

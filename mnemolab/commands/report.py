@@ -1,22 +1,30 @@
-"""`mnemolab report FOLDER`: figures, tables and one HTML page from finished runs."""
+"""`mnemolab report FOLDER`: figures, tables and one HTML page from finished runs, or from judged claims."""
 
 import argparse
 from pathlib import Path
 
-SUMMARY = "one HTML page with figures and tables from a folder of finished runs"
+SUMMARY = "one HTML page with figures and tables from a folder of finished runs, or of judged claims"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="a run folder, or a folder of runs")
+    parser.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="a run folder, a folder of runs, or what `mnemolab claims` wrote"
+    )
     parser.add_argument("--out", metavar="DIR", type=Path, help="where the page goes (default: FOLDER/report)")
-    parser.add_argument("--title", help="heading of the page", default="What the models remember")
+    parser.add_argument("--title", help="heading of the page", metavar="TEXT")
 
 
 def run(args: argparse.Namespace) -> int:
     from mnemolab.files import existing
 
     existing(args.folder, "folder of runs")
+    out = args.out or args.folder / "report"
+    if (args.folder / "claims.json").is_file():
+        from mnemolab.analysis.claims import page
+
+        print(page.build(args.folder, out, title=args.title or "What memory claims hold"))
+        return 0
     from mnemolab.analysis import report
 
-    print(report.build(args.folder, args.out or args.folder / "report", title=args.title))
+    print(report.build(args.folder, out, title=args.title or "What the models remember"))
     return 0

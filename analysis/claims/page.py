@@ -1,0 +1,223 @@
+"""The report on a folder of claims: one self-contained page, and docs/results.md's text, from the files alone."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from mnemolab.analysis import report
+from mnemolab.analysis.claims.claim import RULES, TESTS, VERDICTS
+from mnemolab.analysis.claims.results import results
+from mnemolab.analysis.claims.write import read_claims
+from mnemolab.analysis.figures.plot import Saved
+from mnemolab.files import output_folder, write_text
+
+__all__ = ["build"]
+
+MARKS = {"supported": "●", "refuted": "✕", "inconclusive": "◇", "undecidable here": "–"}
+_CONTRAST = {
+    "name": "contrast", "test": "test", "effect": "effect", "low": "low", "high": "high", "margin": "margin",
+    "adjusted": "p (adjusted)", "n": "seeds", "power": "power", "outcome": "outcome",
+}  # fmt: skip
+
+
+def build(folder: Path, out: Path, title: str = "What memory claims hold") -> Path:
+    """`out/index.html` and `out/results.md` from claims.json, methods.json and figures. Raises BadRequest for a folder that
+    holds no claims."""
+    folder, out = Path(folder), output_folder(out)
+    objects, methods = read_claims(folder)
+    pictures = _pictures(folder, methods.get("figures", []))
+    claims, shown = [], []
+    for row in objects:
+        own = [(n, p) for n, p, claims_of in pictures if row["id"] in claims_of]
+        shown += [pair for pair in own if pair not in shown]
+        # a figure that belongs to several claims is shown with the first
+        first = [pair for pair in own if _first(row["id"], pair[0], pictures, objects)]
+        claims.append(_claim(row, first) | {"elsewhere": [pair for pair in own if pair not in first]})
+    rest = [(n, p) for n, p, _ in pictures if (n, p) not in shown]
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    page = environment.get_template("claims.html").render(
+        title=title,
+        style=_style(),
+        facts=_facts(methods),
+        counts={v: sum(row["verdict"] == v for row in objects) for v in VERDICTS},
+        marks=MARKS,
+        lead=_lead(objects, methods),
+        claims=claims,
+        methods_text=_methods_text(methods),
+        methods_tables=_methods_tables(methods),
+        shown=shown,
+        rest=rest,
+    )
+    write_text(out / "results.md", results(objects, methods))
+    return write_text(out / "index.html", page)
+
+
+def _style() -> Any:
+    """The style sheet of the report on runs, so that both look alike."""
+    from markupsafe import Markup
+
+    page = (Path(report.__file__).parent / "report.html").read_text(encoding="utf-8")
+    found = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    return Markup(found[1] if found else "")
+
+
+def _pictures(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Any, list[str]]]:
+    """(number, picture, ids of its claims); figures that are missing on disk are left out."""
+    found = []
+    for row in rows:
+        files = {kind: folder / "figures" / row[kind] for kind in ("png", "pdf", "csv")}
+        if files["png"].exists() and files["csv"].exists():
+            saved = Saved(row["name"], row["title"], row["caption"], row["alt"], **files)
+            found.append((len(found) + 1, report._picture(saved), row["claims"]))
+    return found
+
+
+def _first(
+    claim: str, number: int, pictures: Sequence[tuple[int, Any, list[str]]], objects: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Whether `claim` is the first of the judged claims that figure `number` belongs to."""
+    of = next(claims for n, _, claims in pictures if n == number)
+    return next((row["id"] for row in objects if row["id"] in of), "") == claim
+
+
+def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
+    tables = []
+    for name, caption in (
+        ("contrasts", "Contrasts: mean over seeds with 95% intervals"),
+        ("placebo_contrasts", "Placebo: the same rule, which must not find it"),
+        ("twins", "A/A: an arm against itself under other seeds"),
+    ):
+        if row[name]:
+            frame = pd.DataFrame(row[name]).rename(columns=_CONTRAST)[list(_CONTRAST.values())]
+            tables.append(report._rows(caption, _numeric(frame)))
+    for name, caption in (("checks", "Checked numbers and their bounds"), ("numbers", "What was measured, by arm")):
+        if row[name]:
+            tables.append(report._rows(caption, _numeric(pd.DataFrame(row[name]))))
+    design = {
+        "Source": row["source"],
+        "Kind": row["kind"],
+        "Experiment": ", ".join(row["experiment"]) or "none: checks",
+        "Statistic": row["statistic"],
+        "Predicted": row["direction"],
+        "Margin": f"{row['margin']:g} ({row['unit']})"
+        if row["contrasts"]
+        else f"bounds of each number ({row['unit']})",
+        "Rule": RULES.get(row["rule"], row["rule"]),
+        "Placebo": row["placebo"],
+    }
+    cells = [
+        _cell(row["effect"]),
+        report._Cell(_between(row["low"], row["high"])),
+        _cell(row["margin"] if row["contrasts"] else None),
+        _cell(row["p"]),
+        _cell(row["seeds"] or None),
+        _cell(row["seeds_needed"]),
+    ]
+    return {**row, "design": design, "tables": tables, "pictures": pictures, "cells": cells}
+
+
+def _numeric(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of numbers with None as numbers, so that they align; booleans as words; no column that says nothing."""
+    for name in frame.columns:
+        column = frame[name]
+        if column.map(lambda v: isinstance(v, bool)).all():
+            frame[name] = column.map({True: "yes", False: "no"})
+        elif column.map(lambda v: v is None or isinstance(v, int | float)).all():
+            frame[name] = pd.to_numeric(column)
+    return frame.dropna(axis=1, how="all")
+
+
+def _cell(value: float | None) -> Any:
+    return report._Cell(report._say(value), True)
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return "–" if low is None or high is None else f"{report._say(low)} to {report._say(high)}"
+
+
+def _facts(methods: Mapping[str, Any]) -> dict[str, str]:
+    facts = dict(methods.get("provenance", {}))
+    return {
+        "Tier": str(methods.get("tier", "?")),
+        **facts,
+        "Runs on": ", ".join(methods.get("devices", [])) or "no runs",
+    }
+
+
+def _lead(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) -> list[str]:
+    seeds = len(methods.get("seeds", []))
+    text = [
+        (
+            f"{len(objects)} of {methods.get('claims', len(objects))} claims, tier {methods.get('tier')}: {methods.get('runs', 0)} "
+            f"runs, {seeds} seeds an arm. The run is the unit; a claim is supported or refuted only by its frozen rule, and an "
+            "inconclusive verdict counts against nobody."
+        )
+    ]
+    if methods.get("tier") == "quick":
+        text.append(
+            "The quick tier shows the machinery in minutes: 3 seeds cannot give a one-sided p below .05, so trained claims are "
+            "inconclusive here and say how many seeds would decide them. The full tier decides."
+        )
+    if methods.get("tier") != "replicate":
+        text.append("The replicate tier, with disjoint seeds, is not part of this report.")
+    placebos = [row["id"] for row in objects if row["placebo_passed"]]
+    text.append(
+        f"Placebos that passed, as none may: {', '.join(placebos)}."
+        if placebos
+        else "No placebo passed the rule of its claim."
+    )
+    return text
+
+
+def _methods_text(methods: Mapping[str, Any]) -> list[str]:
+    twins, supported = methods.get("twins", 0), methods.get("twins_supported", 0)
+    rate = f"{supported} of {twins} ({supported / twins:.0%})" if twins else "none was trained"
+    return [
+        (
+            "One-sided paired sign-flip tests, exact below 20 seeds; Holm's correction within one claim's contrasts, at most 10; "
+            "claims about every member of a list are intersection-union; equality is two one-sided tests. Supported: every "
+            "contrast has an adjusted p below .05 and an effect of at least its margin. Refuted: a contrast's 95% interval (t, over "
+            "seeds) lies wholly below its margin. Fewer than 5 seeds decide nothing."
+        ),
+        "Tests: " + "; ".join(f"{name}: {said}" for name, said in TESTS.items()) + ".",
+        (
+            f"A/A contrasts (an arm against itself, trained with disjoint seeds) that the rules call supported: {rate}; at most 10% "
+            "are to be. Power is that of the margin, at the spread that was seen; the seeds that would decide assume effect and "
+            "spread as seen and ask for 80% power."
+        ),
+        (
+            f"Learning rates: {methods.get('how', '?')}. Seeds: {_span(methods.get('seeds', []))}; twins "
+            f"{_span(methods.get('twin_seeds', []))}; pilots {_span(methods.get('pilot_seeds', []))}. The test stream was read once. "
+            f"{methods.get('steps', 0):,} steps in {methods.get('training_seconds', 0) / 3600:.2f} hours of training, summed over "
+            f"workers. Checks and benchmarks ran on {methods.get('checks_on', '?')}."
+        ),
+    ]
+
+
+def _methods_tables(methods: Mapping[str, Any]) -> list[Any]:
+    tables = []
+    rates = [
+        {"pilot task": t, "stage": s, "learning rate": r}
+        for t, rs in methods.get("rates", {}).items()
+        for s, r in rs.items()
+    ]
+    if rates:
+        tables.append(report._rows("Learning rates that the pilot chose.", pd.DataFrame(rates)))
+    hashes = [{"experiment": name, "frozen hash": value} for name, value in methods.get("hashes", {}).items()]
+    if hashes:
+        tables.append(report._rows("Experiments and their frozen hashes.", pd.DataFrame(hashes)))
+    return tables
+
+
+def _span(seeds: Sequence[int]) -> str:
+    if not seeds:
+        return "none"
+    whole = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 1 else ", ".join(map(str, seeds))

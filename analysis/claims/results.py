@@ -1,0 +1,107 @@
+"""docs/results.md from a claims folder: verdicts and numbers as plain Markdown, nothing by hand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mnemolab.analysis.claims.claim import VERDICTS
+
+__all__ = ["pending", "results"]
+
+_HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
+
+
+def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) -> str:
+    """The page for judged claims (objects of claims.json)."""
+    facts = methods.get("provenance", {})
+    counts = ", ".join(f"{sum(row['verdict'] == v for row in objects)} {v}" for v in VERDICTS)
+    twins, supported = methods.get("twins", 0), methods.get("twins_supported", 0)
+    lines = [
+        _HEAD,
+        f"# Results: the {methods.get('tier')} tier",
+        "",
+        (
+            f"{counts}. {methods.get('runs', 0)} runs, {len(methods.get('seeds', []))} seeds an arm, "
+            f"{methods.get('steps', 0):,} steps, on {', '.join(methods.get('devices', [])) or 'no device'}."
+        ),
+        f"A/A contrasts called supported: {supported} of {twins}. Learning rates: {methods.get('how', '?')}.",
+        "",
+        f"`{facts.get('Command', '?')}` at {facts.get('Commit', '?')}; {facts.get('Versions', '')}.",
+    ]
+    if methods.get("tier") == "quick":
+        lines += ["", "Three seeds decide nothing about trained models; the full tier has not run yet."]
+    elif methods.get("tier") == "full":
+        lines += ["", "The replicate tier has not run yet."]
+    lines += [
+        "",
+        "| claim | verdict | effect | 95% interval | margin | p | seeds | seeds that would decide |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in objects:
+        span = "" if row["low"] is None or row["high"] is None else f"{_say(row['low'])} to {_say(row['high'])}"
+        margin = _say(row["margin"]) if row["contrasts"] else ""
+        lines.append(
+            f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {span} | {margin} | {_say(row['p'])} | "
+            f"{row['seeds'] or ''} | {_say(row['seeds_needed'])} |"
+        )
+    for row in objects:
+        lines += [
+            "",
+            f"## {row['id']}",
+            "",
+            (
+                f"{row['statement'][:1].upper()}{row['statement'][1:]}. **{row['verdict'].capitalize()}**: {row['why']}. "
+                f"What would change it: {row['would_change']}."
+            ),
+        ]
+        lines += [f"* {_contrast(c)}" for c in row["contrasts"]]
+        lines += [f"* placebo: {_contrast(c)}" for c in row["placebo_contrasts"]]
+        lines += [f"* {_check(c)}" for c in row["checks"]]
+        if row["note"]:
+            lines.append(f"\n{row['note']}")
+    return "\n".join(lines) + "\n"
+
+
+def pending(claims: Mapping[str, Any]) -> str:
+    """The page before the full tier has run: what will be judged, and how to run it."""
+    lines = [
+        _HEAD,
+        "# Results",
+        "",
+        "**The full tier has not run yet.** No claim below has a verdict. These commands run it on one GPU in pieces of nine",
+        "minutes, each of which goes on where the last one stopped, and fill this page:",
+        "",
+        "```",
+        "while mnemolab claims --tier full --freeze --minutes 9; do test -f configs/claims/frozen/full.yaml && break; done",
+        "while mnemolab claims --tier full --minutes 9; do test -f claims/full/claims.json && break; done",
+        "mnemolab report claims/full && cp claims/full/report/results.md docs/results.md",
+        "```",
+        "",
+        "| claim | statement |",
+        "| --- | --- |",
+        *(f"| `{name}` | {claim.statement} |" for name, claim in claims.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _say(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, int) or float(value).is_integer() else f"{value:.3g}"
+
+
+def _contrast(c: Mapping[str, Any]) -> str:
+    span = "" if c["low"] is None or c["high"] is None else f" ({_say(c['low'])} to {_say(c['high'])})"
+    return f"{c['name']}: {_say(c['effect'])}{span}, p {_say(c['adjusted'])}, {c['n']} seeds, {c['outcome']}"
+
+
+def _check(c: Mapping[str, Any]) -> str:
+    bounds = f"{_say(c['low'])} to {_say(c['high'])}" if c["low"] is not None and c["high"] is not None else (
+        f"at least {_say(c['low'])}" if c["high"] is None else f"at most {_say(c['high'])}"
+    )  # fmt: skip
+    return f"{c['name']}: {_say(c['value'])} {c['unit']}, to be {bounds}: {'kept' if c['passed'] else 'not kept'}"
+
+
+if __name__ == "__main__":
+    from mnemolab.analysis.claims.catalogue import CLAIMS
+
+    print(pending(CLAIMS), end="")

@@ -1,0 +1,103 @@
+"""Figures of docs/lineage.md: for each step of the lineage, the curve where the stage before fails and the next does not.
+
+    python -m mnemolab.analysis.claims.story [--tier quick] [--runs claims/quick/runs] [--out docs/figures/lineage]
+
+draws those whose runs are finished and says which are not. Nothing is trained; `mnemolab claims` does that.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from mnemolab.analysis.cells import curve
+from mnemolab.analysis.claims.evidence import Evidence
+from mnemolab.analysis.claims.experiments import load_tier
+from mnemolab.analysis.claims.frozen import load_frozen, plan
+from mnemolab.analysis.figures.draw import intervals, unit_axis, words
+from mnemolab.analysis.figures.plot import Plot, save
+from mnemolab.analysis.style import COLUMN, Look, canvas, legend_above, look, paper
+from mnemolab.errors import BadRequest
+
+__all__ = ["STEPS", "Step", "draw_step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one stage to the next: `arms` maps an arm of the experiment to the stage it stands for."""
+
+    name: str
+    title: str
+    experiment: str
+    cell: str
+    axis: str
+    arms: dict[str, str]
+    condition: str = ""
+
+
+STEPS = (
+    Step("rnn-to-softmax", "Distance", "rnn", "main", "lag_writes", {"lstm": "lstm", "softmax": "gpt2"}),
+    Step("softmax-to-linear", "Load", "load", "heavy", "lag_writes", {"softmax": "gpt2", "additive": "linear_attention"}),
+    Step("linear-to-delta", "Versions", "overwrite", "main", "versions", {"additive": "linear_attention", "delta": "deltanet"}),
+    Step(
+        "delta-to-gated", "After a switch", "topic", "current", "lag_writes",
+        {"delta": "deltanet", "delta scalar": "gated_deltanet"}, "shift",
+    ),
+    Step(
+        "gated-to-kda", "What lasts", "retention", "main", "lag_writes",
+        {"scalar delta mid": "gated_deltanet", "channel delta mid": "kda"}, "persistent",
+    ),
+    Step("kda-to-hybrid", "Length", "copy", "main", "string_length", {"delta channel": "kda", "hybrid": "kimi_linear"}),
+)  # fmt: skip
+
+
+def draw_step(step: Step, evidence: Evidence) -> Plot:
+    """Accuracy of both stages over the axis, 95% intervals over seeds. Raises BadRequest when a run of either is missing."""
+    frames = []
+    for arm, stage in step.arms.items():
+        for run in evidence.runs(step.experiment, step.cell, arm):
+            if not run.plan.twin:
+                frames.append(run.records.assign(arm=stage, run_id=run.run_id))
+    records = pd.concat(frames, ignore_index=True)
+    if step.condition:
+        records = records[records["condition"] == step.condition]
+    if step.axis == "versions":
+        records = records[records["condition"] != "control"].assign(versions=lambda frame: frame["version"] + 1)
+    table = curve(records[["arm", "run_id", "example", "correct", step.axis]], step.axis)
+    looks: dict[str, Look] = look(step.arms.values())
+    with paper():
+        figure, axes = canvas(COLUMN, 2.2)
+        intervals(axes, table, step.axis, looks)
+        unit_axis(axes)
+        axes.set_xlabel(words(step.axis))
+        legend_above(figure, axes)
+    ends = table.sort_values(step.axis).groupby("arm")["mean"].agg(["first", "last"])
+    said = "; ".join(f"{arm}, {row['first']:.2f} to {row['last']:.2f}" for arm, row in ends.iterrows())
+    seeds = int(table["runs"].max())
+    caption = f"Experiment {step.experiment}, {seeds} seeds, 95% intervals over seeds and sequences."
+    return Plot(
+        step.name, step.title, caption, f"Accuracy from the least {step.axis} to the most: {said}.", figure, table
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m mnemolab.analysis.claims.story", description=__doc__)
+    parser.add_argument("--tier", default="quick")
+    parser.add_argument("--runs", type=Path, help="default: claims/TIER/runs")
+    parser.add_argument("--out", type=Path, default=Path("docs/figures/lineage"))
+    args = parser.parse_args(argv)
+    planned = plan([step.experiment for step in STEPS], load_tier(args.tier), load_frozen(args.tier))
+    evidence = Evidence.of(planned, args.runs or Path("claims") / args.tier / "runs")
+    for step in STEPS:
+        try:
+            print(save(draw_step(step, evidence), args.out).png)
+        except BadRequest as missing:
+            print(f"{step.name}: not drawn ({missing})", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The report on claims: one file that opens without a network, whole in a browser, at any width."""
+
+import re
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from mnemolab.analysis.claims import CLAIMS, Evidence, Judgement, Sample
+from mnemolab.analysis.claims.checked import check_claim
+from mnemolab.analysis.claims.checks import Check
+from mnemolab.analysis.claims.figures import draw
+from mnemolab.analysis.claims.results import pending, results
+from mnemolab.analysis.claims.rules import judged
+from mnemolab.analysis.claims.write import read_claims, write_claims
+from mnemolab.cli import main
+
+DOCS = Path(__file__).parents[3] / "docs"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+def spread(mean, n=12):
+    return {seed: mean + 0.01 * (seed % 3 - 1) for seed in range(n)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A claims folder with one claim of each verdict."""
+    out = tmp_path_factory.mktemp("claims") / "claims"
+    out.mkdir()
+    placebo, twins = [Sample("a placebo <with> & signs", spread(0.0))], [Sample("delta against itself", spread(0.0))]
+    numbers = [{"measure": "share", "arm": "delta", "mean": 0.5, "low": None, "high": 0.6, "seeds": 12}]
+    verdicts = [
+        judged(
+            CLAIMS[name],
+            Judgement([Sample("a contrast", spread(mean, n))], placebo, twins, numbers, ["0123456789abcdef"] * 40),
+        )
+        for name, mean, n in (("additive-blend", 0.3, 12), ("gdn2-decouples", -0.2, 12), ("attnres-compute", 0.02, 3))
+    ]
+    verdicts.append(judged(CLAIMS["record-update"], Judgement([Sample("KDA, three seeds", spread(0.1, 3))])))
+    verdicts.append(
+        check_claim(CLAIMS["kv-bytes"], lambda t, d: [Check("share", 7 / 27, 0.25, 0.27, "share")], "quick", "cpu")
+    )
+    methods = {
+        "tier": "quick", "claims": len(CLAIMS), "seeds": [100, 101, 102], "twin_seeds": [150, 151, 152], "pilot_seeds": [90],
+        "how": "by hand", "rates": {"overwrite": {"kda": 0.003}}, "hashes": {"overwrite": "00ff"}, "runs": 3, "steps": 300,
+        "training_seconds": 60.0, "wall_seconds": 40.0, "devices": ["cpu"], "checks_on": "cpu",
+        "provenance": {"Command": "mnemolab claims", "Commit": "abc", "Versions": "mnemolab 0.1.0"},
+    }  # fmt: skip
+    methods["figures"] = draw(verdicts, Evidence([]), out / "figures")
+    write_claims(verdicts, out, methods)
+    return out
+
+
+@pytest.fixture(scope="module")
+def html(folder) -> str:
+    assert main(["report", str(folder)]) == 0
+    return (folder / "report" / "index.html").read_text()
+
+
+def test_page_holds_every_part_of_every_claim(html, folder):
+    objects, _ = read_claims(folder)
+    assert [row["verdict"] for row in objects] == [
+        "supported",
+        "refuted",
+        "undecidable here",
+        "inconclusive",
+        "supported",
+    ]
+    for row in objects:
+        assert f'<article id="{row["id"]}">' in html and f'href="#{row["id"]}"' in html
+        assert row["statement"] in unescape(html)
+    for text in (
+        "What would change it",
+        "0123456789abcdef",
+        "by hand",
+        "00ff",
+        "A/A contrasts",
+        "100 to 102",
+        "replicate tier",
+    ):
+        assert text in html
+    assert "a placebo &lt;with&gt; &amp; signs" in html and "<with>" not in html
+
+
+class Links(HTMLParser):
+    """Ids, references, images, and what would need a network."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.refs, self.images, self.loaded = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.ids += [given["id"]] if "id" in given else []
+        self.refs += [href[1:] for href in [given.get("href") or ""] if href.startswith("#")]
+        self.images += [given] if tag == "img" else []
+        self.loaded += [given[a] for a in ("src", "href") if a in given and tag in ("img", "script", "link", "iframe")]
+
+
+def test_page_is_self_contained_with_alt_texts_and_whole_links(html):
+    found = Links()
+    found.feed(html)
+    assert found.images and all(len(image["alt"]) > 20 for image in found.images)
+    assert (
+        all(source.startswith("data:") for source in found.loaded) and "url(http" not in html and "@import" not in html
+    )
+    assert len(set(found.ids)) == len(found.ids) and set(found.refs) <= set(found.ids)
+
+
+def test_figures_are_those_of_the_claims_that_trained(folder):
+    rows = read_claims(folder)[1]["figures"]
+    assert [row["claims"] for row in rows] == [
+        ["additive-blend"],
+        ["gdn2-decouples"],
+        ["attnres-compute"],
+        ["record-update"],
+    ]
+    for row in rows:
+        assert all((folder / "figures" / row[kind]).stat().st_size for kind in ("png", "pdf", "csv"))
+
+
+PROBE = """<script>
+const errors = [];
+addEventListener("error", e => errors.push(e.message || e.target.src), true);
+addEventListener("load", () => {
+  const bad = [...document.images].filter(i => !i.complete || !i.naturalWidth).length;
+  const wide = document.documentElement.scrollWidth - innerWidth;
+  document.title = `images=${document.images.length} broken=${bad} errors=${errors.length} wider=${wide} at=${innerWidth}`;
+});
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH; .ci/run installs it where it can")
+@pytest.mark.parametrize("width", [340, 800, 1600])
+def test_page_in_a_browser(html, folder, tmp_path, width):
+    """No broken image, no console error, nothing wider than the window."""
+    assert CHROMIUM is not None
+    inside = tmp_path / "inside.html"
+    inside.write_text(html.replace("<title>", PROBE + "<title>", 1))
+    outside = tmp_path / "page.html"
+    # chromium's headless window has a least width; a frame of the width asked for does not
+    outside.write_text(
+        f'<iframe id="f" src="inside.html" width="{width}" height="900" style="border:0"></iframe><script>'
+        "f.onload = () => setTimeout(() => document.title = f.contentDocument.title, 100)</script>"
+    )
+    done = subprocess.run(
+        [
+            CHROMIUM, *FLAGS, "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}",
+            "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", outside.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    title = re.search(r"<title>(images=.*?)</title>", done.stdout)
+    assert title, done.stderr[-2000:]
+    said = {k: int(v) for k, v in (pair.split("=") for pair in title[1].split())}
+    assert said["images"] == len(read_claims(folder)[1]["figures"]) and said["broken"] == said["errors"] == 0
+    assert said["at"] == width and said["wider"] <= 0
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def test_results_page_is_written_from_the_files(folder):
+    objects, methods = read_claims(folder)
+    text = results(objects, methods)
+    assert (folder / "report" / "results.md").read_text() == text
+    assert "the full tier has not run yet" in text and "| `kv-bytes` | supported |" in text
+    assert "The replicate tier has not run yet" in results(objects, methods | {"tier": "full"})
+
+
+def test_docs_say_plainly_what_has_run():
+    text = (DOCS / "results.md").read_text()
+    if "**The full tier has not run yet.**" in text:
+        assert text == pending(CLAIMS)  # `python -m mnemolab.analysis.claims.results` writes it
+    else:
+        assert all(f"`{name}`" in text for name in CLAIMS)
