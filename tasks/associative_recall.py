@@ -38,7 +38,7 @@ class AssociativeRecall(Task):
     """
 
     name: ClassVar[str] = "associative_recall"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     axes: ClassVar[tuple[str, ...]] = ("pairs", "lag_writes", "lag_tokens", "fan", "neighbours", "spacing", "load")
     conditions: ClassVar[tuple[str, ...]] = ("known", "unknown")
 
@@ -199,7 +199,7 @@ class AssociativeRecall(Task):
             "condition": none.long(),
             "ordinal": ordinal,
             "fan": 1 if same is None or self.repeats else torch.where(none, 0, same.sum(-1)),
-            "neighbours": sharing.gather(1, number),
+            "neighbours": self._neighbours(stems, group, number) if self.pool and two else sharing.gather(1, number),
             "spacing": 0 if not self.repeats or same is None else _spacing(same, asked),
         }
         stale = None
@@ -251,6 +251,13 @@ class AssociativeRecall(Task):
         mix = torch.cat([mix, rest], 1)
         stems, sharing = stems.gather(1, mix), sharing.gather(1, mix)
         return keys + vocabulary["endings"].start, stems, sharing
+
+    def _neighbours(self, stems: Tensor, group: Tensor, number: Tensor) -> Tensor:
+        """(B,Q) other bound keys with the asked key's stem: some keys of a pool are never bound."""
+        keys = torch.arange(self._groups, device=stems.device)
+        bound = torch.zeros(len(stems), self._groups, dtype=torch.bool, device=stems.device).scatter(1, group, True)
+        alike = stems[:, None, : self._groups] == stems.gather(1, number)[..., None]
+        return (alike & bound[:, None, :] & (keys != number[..., None])).sum(-1)
 
     def _place(self, random: Random, group: Tensor) -> Places:
         width, cue = self._key_width + 1, self._cue

@@ -1,5 +1,6 @@
 """Query columns of tasks whose keys are several tokens, replayed from the tokens."""
 
+import pytest
 import torch
 
 from mnemolab.tasks import make_task
@@ -57,8 +58,9 @@ def test_facts_of_a_record():
         assert query["rivals"] == sum(row[t - 1] == query["attribute"] for t in written)
 
 
-def test_families_share_their_stems():
-    task = make_task("associative_recall", family=3, unknown=2, length=64)
+@pytest.mark.parametrize("pool", [0, 9])
+def test_families_share_their_stems(pool):
+    task = make_task("associative_recall", family=3, unknown=2, pool=pool, length=64)
     seen = set()
     for row, query in rows(task.sample(torch.arange(N))):
         bound = {(row[t - 2], row[t - 1]) for t in range(query["fork"]) if row[t] in task.vocabulary.values}
