@@ -95,20 +95,25 @@ def fit(
     if not 0 <= lapse < 1 - cells.chance.max():
         raise BadRequest(f"lapse={lapse}: must be at least 0 and below 1 - chance")
     shape = FAMILIES[family]
-    free, value = _best(shape, cells, lapse, None, seed)
-    rho = 0.0
-    wide = _too_wide(shape, cells, lapse, free) if overdispersion is None else overdispersion
+    found = _best(shape, cells, lapse, None, seed)
+    wide = _too_wide(shape, cells, lapse, found[0]) if overdispersion is None else overdispersion
     if wide:
-        free, value = _best(shape, cells, lapse, free, seed)
-        rho = float(special.expit(free[-1]))
-        free = free[:-1]
+        found = _best(shape, cells, lapse, found[0], seed)
+    return _fit_at(shape, cells, lapse, found, wide, interval)
+
+
+def _fit_at(shape: Family, cells: Cells, lapse: float, found: tuple[Array, float], wide: bool, interval: bool) -> Fit:
+    """The Fit at a minimum: coordinates, with the dispersion last when `wide`, and the cost there."""
+    free, value = found
+    rho = float(special.expit(free[-1])) if wide else 0.0
+    free = free[:-1] if wide else free
     params = natural(shape, free)
     k, n = len(free) + bool(wide), len(cells.lag)
     aicc = 2 * value + 2 * k + 2 * k * (k + 1) / (n - k - 1) if n > k + 1 else float("inf")
     named = dict(zip(shape.parameters, map(float, params), strict=True))
     named |= {key: float(v) for key, v in shape.derived(*params).items()}
     half = half_life_of(shape, params)
-    out = Fit(family, named, -value, aicc, rho, half, half, half, False)
+    out = Fit(shape.name, named, -value, aicc, rho, half, half, half, False)
     return _describe(out, shape, cells, lapse, free, value, interval)
 
 
@@ -123,19 +128,22 @@ def fit_all(
     for name in names:
         if name not in FAMILIES:
             raise unknown("family", name, FAMILIES)
-    starts = {name: _best(FAMILIES[name], cells, lapse, None, seed) for name in names}
-    richest = min(names, key=lambda name: starts[name][1])
-    wide = _too_wide(FAMILIES[richest], cells, lapse, starts[richest][0])
-    found = [
-        fit(cells, name, lapse=lapse, overdispersion=wide, interval=interval == "all", seed=seed) for name in names
-    ]
+    if not 0 <= lapse < 1 - cells.chance.max():
+        raise BadRequest(f"lapse={lapse}: must be at least 0 and below 1 - chance")
+    least = {name: _best(FAMILIES[name], cells, lapse, None, seed) for name in names}
+    richest = min(names, key=lambda name: least[name][1])
+    wide = _too_wide(FAMILIES[richest], cells, lapse, least[richest][0])
+    if wide:
+        least = {name: _best(FAMILIES[name], cells, lapse, found[0], seed) for name, found in least.items()}
+    found = [_fit_at(FAMILIES[name], cells, lapse, least[name], wide, interval == "all") for name in names]
     found.sort(key=lambda f: f.aicc)
     best = found[0].aicc
     raw = np.array([np.exp((best - f.aicc) / 2) if np.isfinite(f.aicc) else 0.0 for f in found])
     total = raw.sum()
     weights = raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
     if interval == "best":
-        found[0] = fit(cells, found[0].family, lapse=lapse, overdispersion=wide, seed=seed)
+        name = found[0].family
+        found[0] = _fit_at(FAMILIES[name], cells, lapse, least[name], wide, True)
     if total <= 0:
         why = (
             f"{len(cells.lag)} lags are too few to compare families: the weights are equal and the order means nothing"
