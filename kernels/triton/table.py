@@ -88,7 +88,8 @@ def choose(dtype: torch.dtype, programs: int, K: int, V: int, decay: int, erase:
     recurrence = max(C // 16, 1 if BK * BV <= 2048 else 2)
     if not fast:
         heavy = 1 if wide <= 16 else 2 if wide <= 32 else 4 if wide <= 128 else 8
-        return Config(C, BV, min(FV, 32), 32, max(2, recurrence), 2, min(heavy, 4), heavy, 1, 1, 1, EXACT)
+        GV = min(FV, 32 if wide <= 128 else 16)
+        return Config(C, BV, GV, 32, max(2, recurrence), 2, min(heavy, 4), heavy, 1, 1, 1, EXACT)
     if C == 32:
         run, stages = (4, 2) if wide <= 32 else (1, 1)
         return Config(C, BV, min(FV, 64), 64, recurrence, 2, 1, 2, run, stages, 1, FAST)
