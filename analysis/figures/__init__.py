@@ -32,6 +32,10 @@ FIGURES = Registry(
         "frontier": Entry(f"{_ROOM}.sweeps:state_frontier", "accuracy against size of state"),
         "learning-rate": Entry(f"{_ROOM}.sweeps:learning_rate_robustness", "accuracy against learning rate"),
         "needle": Entry(f"{_ROOM}.sweeps:needle_map", "accuracy by length and depth of the needle"),
+        "profile": Entry(f"{_ROOM}.runs:performance_profiles", "share of runs above each accuracy"),
+        "solved": Entry(
+            f"{_ROOM}.runs:solved_by_step", "share of runs that reached the criterion, by step (Kaplan-Meier)"
+        ),
         "query-order": Entry(f"{_BEHAVIOUR}:query_order", "accuracy against queries asked before (sequential scoring)"),
     },
 )

@@ -95,7 +95,8 @@ def claim_summary(claims: Sequence[Mapping[str, Any]]) -> Plot:
             )  # fmt: skip
         axes.set_yticks(range(len(table)), list(table["id"]))
         axes.set_ylim(len(table) - 0.4, -0.6)
-        axes.set_xlim(-reach * 1.02, reach * 1.02)
+        lowest = float(np.nanmin([*table["low_margins"], *table["effect_margins"], -1.0]))
+        axes.set_xlim(max(-reach, np.floor(lowest)) * 1.02, reach * 1.02)
         axes.set_xlabel("effect, in multiples of the margin that matters")
         axes.grid(visible=False, axis="y")
         figure.legend(loc="outside upper left", ncols=5, handletextpad=0.5)

@@ -66,6 +66,29 @@ def test_retention_by_writes_lies_over_the_oracle():
     )
 
 
+def test_profiles_and_steps_to_the_criterion():
+    """5 of 6 fast runs solve the task, 2 of 6 slow ones: the median of the slow is open."""
+    rows = [
+        {"run_id": f"{arm}{seed}", "task": "t", "stage": arm, "arm": arm, "seed": seed, "test.accuracy": 1.0 if solved else 0.4,
+         "steps_to_solved": solved, "steps": 600}
+        for arm, times in (("kda", [40, 50, 60, 70, 80, None]), ("deltanet", [100, 120, None, None, None, None]))
+        for seed, solved in enumerate(times)
+    ]  # fmt: skip
+    study = Study(())
+    study.__dict__.update(runs=pd.DataFrame(rows))
+    profile = FIGURES["profile"](study)[0].data
+    at_half = profile[np.isclose(profile["accuracy"], 0.5)].set_index("arm")["mean"]
+    assert at_half.to_dict() == pytest.approx({"kda": 5 / 6, "deltanet": 2 / 6})
+    solved = FIGURES["solved"](study)[0].data
+    ends = solved.groupby("arm").tail(1).set_index("arm")
+    assert ends["mean"].to_dict() == pytest.approx({"kda": 5 / 6, "deltanet": 2 / 6}) and (ends["step"] == 600).all()
+    assert ends["median"].to_dict() == {"kda": 60, "deltanet": np.inf}
+    study.__dict__.update(runs=study.runs[study.runs["seed"] < 3])
+    for name in ("profile", "solved"):
+        with pytest.raises(BadRequest, match="4 runs"):
+            FIGURES[name](study)
+
+
 def claim(name: str, verdict: str, effect: float | None = None, margin: float | None = 0.1) -> dict:
     low, high = (None, None) if effect is None else (effect - 0.05, effect + 0.05)
     return {"id": name, "statement": "x", "verdict": verdict, "effect": effect, "low": low, "high": high, "margin": margin, "unit": "points"}  # fmt: skip
