@@ -110,7 +110,7 @@ def measure(queries: int = 10_000_000) -> dict:
         "numpy": np.__version__,
         "pandas": pd.__version__,
     }
-    return {"bench": "analysis", **json.loads(done.stdout), **machine}
+    return {"benchmark": "analysis", **json.loads(done.stdout), **machine}
 
 
 if __name__ == "__main__":
