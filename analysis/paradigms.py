@@ -28,6 +28,7 @@ __all__ = [
     "serial_position",
     "spacing",
     "version_slope",
+    "with_twins",
 ]
 
 By = Sequence[str]
@@ -133,7 +134,7 @@ def output_interference(records: pd.DataFrame, by: By = ("arm",), seed: int = 0)
     read = (records["scoring"] == "sequential").to_numpy()
     if not read.any():
         raise BadRequest("output interference: these runs were scored forked; train with scoring=both or sequential")
-    frame = _with_twins(records, read, by)
+    frame = with_twins(records, by)
     if frame is not None:
         found = slope(frame, "query_index", "change", by, log=False, seed=seed)[[*by, "slope", "low", "high", "runs"]]
         later = (frame["query_index"] > 0).to_numpy()
@@ -242,8 +243,10 @@ def _measures(frame: pd.DataFrame) -> dict[str, str]:
     return {"accuracy": "correct"} | ({"margin": "log_odds_other"} if margin else {})
 
 
-def _with_twins(records: pd.DataFrame, read: np.ndarray, by: By) -> pd.DataFrame | None:
-    """Sequential rows that have a forked twin, with `change` = correct - the twin's correct; None where there is none."""
+def with_twins(records: pd.DataFrame, by: By = ("arm",)) -> pd.DataFrame | None:
+    """Sequential rows that have a forked twin (same run, example and query), with `change` = correct - the twin's correct;
+    None where there is none."""
+    read = (records["scoring"] == "sequential").to_numpy()
     if "query" not in records or not (~read).any():
         return None
     keys = ["run_id", "example", "query"]

@@ -19,6 +19,7 @@ from mnemolab.analysis.figures.draw import (
 )
 from mnemolab.analysis.figures.plot import NotApplicable, Plot
 from mnemolab.analysis.oracle import RULES, simulate, simulate_overwrite
+from mnemolab.analysis.paradigms import with_twins
 from mnemolab.analysis.records import Study, arms
 from mnemolab.analysis.style import COLUMN, PAGE, canvas, label, legend_above, look, paper
 
@@ -252,18 +253,33 @@ def query_order(study: Study) -> list[Plot]:
     every = study.all_records
     if "scoring" not in every or "query_index" not in every:
         raise NotApplicable("output interference: the records lack scoring or query_index")
-    for task, records in every[every["scoring"] == "sequential"].groupby("task", observed=True):
-        frame = curve(records, "query_index")
+    for task, records in every.groupby("task", observed=True):
+        if not (records["scoring"] == "sequential").any():
+            continue
+        pairs = with_twins(records)
+        alone = records[records["scoring"] == "sequential"] if pairs is None else pairs
+        frame = curve(alone, "query_index", "correct" if pairs is None else "change")
         looks = look(frame["arm"])
         with paper():
             figure, axes = canvas(COLUMN, 2.6)
             intervals(axes, frame, "query_index", looks)
-            unit_axis(axes)
+            if pairs is None:
+                unit_axis(axes)
+            else:
+                axes.axhline(0, color="#666666", linewidth=0.8, zorder=1)
+                axes.set_ylabel("accuracy, sequential minus forked")
             axes.set_xlabel(words("query_index"))
+            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
             axes.set_title("Output interference")
             legend_above(figure, axes)
-        seen = extremes(frame[frame["query_index"] == frame["query_index"].max()], "accuracy of the last query")
-        caption = f"Accuracy by queries asked before, each of which the model also read. Mean over {runs_said(frame)}."
+        seen = extremes(frame[frame["query_index"] == frame["query_index"].max()], "accuracy at the last query")
+        caption = (
+            "Accuracy by queries asked before, each of which the model also read; later queries lie further from their writes, so "
+            "this is an upper bound of what the reading cost."
+            if pairs is None
+            else "What the queries read before cost: accuracy with them minus accuracy of the same query asked of the saved state."
+        )
+        caption += f" Mean over {runs_said(frame)}; bars: 95% intervals."
         plots.append(Plot(f"query-order-{task}", f"Output interference ({task})", caption, seen, figure, frame))
     return some(plots, "output interference: no run here was scored sequentially")
 

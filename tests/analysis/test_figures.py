@@ -57,6 +57,17 @@ def test_a_sweep_over_loads_is_one_curve_a_model():
     assert set(plot.data["arm"]) == {"kda"} and plot.data["load"].tolist() == [4, 8, 16]
 
 
+def test_query_order_shows_what_reading_cost_where_it_can():
+    place, example = np.tile(np.arange(4), 60), np.repeat(np.arange(60), 4)
+    read = rows(query=place, query_index=place, example=example, lag_tokens=9).assign(
+        scoring="sequential", correct=place < 2
+    )
+    both = pd.concat([read, read.assign(scoring="forked", correct=True)])
+    plot = FIGURES["query-order"](study_of(both))[0]
+    assert plot.data["mean"].tolist() == [0, 0, -1, -1] and "saved state" in plot.caption
+    assert FIGURES["query-order"](study_of(read))[0].data["mean"].tolist() == [1, 1, 0, 0]
+
+
 def test_retention_by_writes_lies_over_the_oracle():
     frame = rows(stage="deltanet", arm="deltanet", lag_writes=np.tile(np.arange(12), 20), load=12)
     plot = retention_by_lag(study_of(frame), "lag_writes")[0]
