@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -215,6 +216,9 @@ def intervention_effects(table: pd.DataFrame) -> list[Plot]:
                 )  # fmt: skip
             axes.set_yticks(range(len(names)), [words(n.replace("-", " ")) for n in names])
             axes.invert_yaxis()
+            low, high = axes.get_xlim()
+            axes.set_xlim(min(low, -0.02), max(high, 0.02))  # a change of two points is the least that matters
+            axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
             axes.set_xlabel("change in accuracy")
             legend_above(figure, axes)
         worst = frame.sort_values("change").iloc[0]
