@@ -58,11 +58,11 @@ def residual_weights(model: Backbone, inputs: Tensor) -> pd.DataFrame:
     found: list[np.ndarray] = []
 
     class Recorder(AttentionStream):
-        def read(self) -> Tensor:
+        def read(self, *norm: Any) -> Tensor:
             probe = rule.query[self.sites] * rule.gain[self.sites]
             scores = [(v * probe).sum(-1) * torch.rsqrt(v.square().mean(-1) + rule.eps) for v in self.sources]
             found.append(torch.stack(scores).softmax(0).mean((1, 2)).cpu().numpy())
-            return super().read()
+            return super().read(*norm)
 
     was_training = model.training
     model.eval()
