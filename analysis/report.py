@@ -167,7 +167,7 @@ def _comparisons(runs: pd.DataFrame) -> list[Table]:
         (
             (
                 "Differences in test accuracy (a minus b), paired by seed: sign-flip test with Holm's correction within a task; "
-                f"p_equal: equivalence within {MARGIN:g} (two one-sided sign-flip tests, Holm); chance that a run of a beats one of b."
+                f"p_equal: equivalence within {MARGIN:g} (two one-sided sign-flip tests, Holm); better: chance that a run of a beats one of b."
             ),
             compare_arms(runs),
         ),
