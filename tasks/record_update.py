@@ -30,14 +30,15 @@ class RecordUpdate(Task):
         inputs   k1 fee v9 k2 plan v4 k1 fee v7 .  previous k1 fee compare k1 fee   current k2 plan
         targets  -  -   -  -  -    -  -  -   -  -  -        -  v9  -       -  lower -       -  v4
 
-    The identity never changes; plan, fee, date and status change more and more often, the status `updates` times. Last
-    bindings have a lag in writes uniform on 0 .. lags - 1 whatever the attribute; slots that are left hold records of
-    others. "compare" asks whether the current value is higher or lower than the one before (by token number); it and
+    The identity never changes; plan, fee, date and status change more and more often, the status `updates` times. The binding
+    asked for has a lag in writes uniform on least_lag .. least_lag + lags - 1 whatever the attribute and whether the current
+    or the previous value is asked; least_lag is 0 where only last bindings are asked for. Slots that are left hold records
+    of others. "compare" asks whether the current value is higher or lower than the one before (by token number); it and
     "previous" are asked of updated facts only. Facts that never changed are asked as well (condition untouched).
     """
 
     name: ClassVar[str] = "record_update"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     axes: ClassVar[tuple[str, ...]] = ("entities", "updates", "attribute", "condition", "lag_writes", "lag_tokens")
     conditions: ClassVar[tuple[str, ...]] = ("untouched", "updated", "previous", "compare")
 
@@ -46,7 +47,7 @@ class RecordUpdate(Task):
     updates: int = setting(
         2, "updates of the status; the other attributes change in proportion to 3, 2, 1, 0 of 4", low=1
     )
-    lags: int = setting(12, "the lag in writes of a last binding is uniform on 0 .. lags - 1", low=1)
+    lags: int = setting(12, "lags in writes that a binding asked for can have, each as often", low=1)
     ask: Literal["current", "previous", "compare", "mixed"] = setting("mixed", "what is asked", choices=_ASKS)
     key_vocabulary: int = setting(64, "entity tokens", low=1)
     attribute_values: int = setting(32, "value tokens of each attribute", low=2)
@@ -57,9 +58,9 @@ class RecordUpdate(Task):
         keys = self.entities * len(_ATTRIBUTES)
         if self.lags < keys:
             raise BadRequest(
-                f"lags={self.lags} must be at least entities x 5 = {keys}: each last binding has its own slot"
+                f"lags={self.lags} must be at least entities x 5 = {keys}: each binding asked for has its own slot"
             )
-        check_tokens(self, attribute_values=self.writes, key_vocabulary=self.entities + self.lags - keys)
+        check_tokens(self, attribute_values=self.writes, key_vocabulary=self.entities + self._others)
         if self._spare < 0:
             needed = self.length - self._spare
             raise BadRequest(
@@ -79,9 +80,25 @@ class RecordUpdate(Task):
         return [key for key, count in enumerate(self._counts) if everyone or count > 1]
 
     @property
+    def least_lag(self) -> int:
+        """The least lag in writes of a binding asked for: after a previous value its successor has room."""
+        return sum(count > 1 for count in self._counts) if self.ask in ("previous", "mixed") else 0
+
+    @property
+    def _early(self) -> int:
+        """Slots before those of the bindings asked for: as many as bindings can come before theirs."""
+        most = sum(self._counts) - len(self._counts)
+        return most - self.least_lag if self.ask == "previous" else most
+
+    @property
     def writes(self) -> int:
         """Bindings in every sequence, W."""
-        return sum(self._counts) - len(self._counts) + self.lags
+        return self._early + self.lags + self.least_lag
+
+    @property
+    def _others(self) -> int:
+        """Slots that the asked keys leave."""
+        return self.writes - sum(self._counts)
 
     @property
     def _width(self) -> int:
@@ -111,9 +128,14 @@ class RecordUpdate(Task):
         vocabulary, writes, device, batch = self.vocabulary, self.writes, random.device, len(random)
         kinds, most = len(_ATTRIBUTES), max(self._counts)
         counts = constant(tuple(self._counts), device).expand(batch, -1)
-        slots = schedule(random, counts, most, writes - self.lags, self.lags)  # (B,K,R)
+        fixed = torch.full_like(counts, _ASKS.index(self.ask))
+        ask = (
+            torch.where(counts > 1, random.below("ask", counts.shape[1], bound=3), 0) if self.ask == "mixed" else fixed
+        )
+        number = (counts - 1 - (ask == 1).long()).clamp(min=0)  # which binding of each key
+        slots = schedule(random, counts, most, self._early, self.lags, asked=number, late=self.least_lag)  # (B,K,R)
         keys = torch.arange(counts.shape[1], device=device)
-        entity = random.distinct("entities", self.entities + self.lags - len(keys), self.key_vocabulary)
+        entity = random.distinct("entities", self.entities + self._others, self.key_vocabulary)
         entity = entity + vocabulary.keys.start
         # slots that no asked key takes hold one fact each of other entities
         holder = torch.full((batch, writes + 1), -1, dtype=torch.int64, device=device)
@@ -132,9 +154,7 @@ class RecordUpdate(Task):
         inputs.scatter_(1, start + 1, attribute + vocabulary["attributes"].start)
 
         asked = constant(tuple(self._asked), device)[random.permutation("order", len(self._asked))]  # (B,Q)
-        count = counts.gather(1, asked)
-        fixed = torch.full_like(asked, _ASKS.index(self.ask))
-        ask = torch.where(count > 1, random.below("ask", asked.shape[1], bound=3), 0) if self.ask == "mixed" else fixed
+        count, ask = counts.gather(1, asked), ask.gather(1, asked)
         own = slots.gather(1, asked[..., None].expand(-1, -1, most))
         latest = own.amax(-1)
         before = torch.where(own < latest[..., None], own, -1).amax(-1)

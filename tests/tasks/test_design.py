@@ -235,6 +235,10 @@ def test_records_change_at_their_attributes_rates():
     batch = make_task("record_update", ask="current").sample(torch.arange(3000))
     uniform(column(batch, "lag_writes"), 12)
     independent(column(batch, "lag_writes"), column(batch, "attribute") - first)
+    # nor does it where both are asked, about which of the two is
+    mixed = make_task("record_update").sample(torch.arange(3000))
+    changed = column(mixed, "condition") > 0
+    independent(column(mixed, "lag_writes")[changed], column(mixed, "condition")[changed] - 1)
     higher = q["target"][q["condition"] == 3] == task.vocabulary.token("higher")
     assert stats.binomtest(int(higher.sum()), len(higher)).pvalue > LIMIT
 
