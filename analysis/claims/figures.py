@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from mnemolab.analysis.claims.claim import Contrast, Verdict
-from mnemolab.analysis.claims.evidence import Evidence
+from mnemolab.analysis.claims.evidence import Evidence, Ran
+from mnemolab.analysis.claims.experiments import load_experiment
 from mnemolab.analysis.claims.judges.retention import CLASSES, class_accuracy
 from mnemolab.analysis.claims.rules import interval
 from mnemolab.analysis.figures import FIGURES
@@ -37,7 +38,7 @@ def draw(verdicts: Sequence[Verdict], evidence: Evidence, out: Path) -> list[dic
     wanted: dict[tuple[str, str], dict[str, list[str]]] = {}
     for verdict in verdicts:
         cell, _, name = verdict.claim.figure.partition("/")
-        for experiment in verdict.claim.experiment if name else ():
+        for experiment in (load_experiment(e).name for e in verdict.claim.experiment if name):
             places = wanted.setdefault((experiment, cell), {})
             places.setdefault(name, []).append(verdict.claim.id)
             for other in _ALWAYS:
@@ -52,10 +53,9 @@ def _of_experiment(
 ) -> list[dict[str, Any]]:
     """Figures of one cell's runs, twins left out: they would count as further seeds."""
     try:
-        folders = [run.folder for run in evidence.runs(experiment, cell) if not run.plan.twin]
+        study = _study([run for run in evidence.runs(experiment, cell) if not run.plan.twin])
     except BadRequest:
         return []
-    study = Study.of(sorted(set(folders)))
     rows = []
     for name, claims in names.items():
         try:
@@ -75,6 +75,19 @@ def _of_experiment(
             )
             rows.append(_row(save(named, out), claims, experiment))
     return rows
+
+
+def _study(runs: Sequence[Ran]) -> Study:
+    """The runs as the figures read them. An arm is called after its stage, and after the experiment's name for it where
+    several arms share a stage."""
+    study = Study.of(sorted({run.folder for run in runs}))
+    stages = {run.run_id: str(run.plan.config.model["name"]) for run in runs}
+    arms = {run.run_id: run.plan.arm for run in runs}
+    shared = {stage for stage in stages.values() if len({arms[i] for i in arms if stages[i] == stage}) > 1}
+    called = {i: f"{stages[i]}, {arms[i]}" if stages[i] in shared else stages[i] for i in arms}
+    study.__dict__["runs"] = study.runs.assign(arm=study.runs["run_id"].map(called))
+    study.__dict__["metrics"] = study.metrics.assign(arm=study.metrics["run_id"].map(called))
+    return study
 
 
 def evidence_cells(evidence: Evidence, experiment: str) -> list[str]:

@@ -19,9 +19,11 @@ __all__ = ["build"]
 
 MARKS = {"supported": "●", "refuted": "✕", "inconclusive": "◇", "undecidable here": "–"}
 _CONTRAST = {
-    "name": "contrast", "test": "test", "effect": "effect", "low": "low", "high": "high", "margin": "margin",
-    "adjusted": "p (adjusted)", "n": "seeds", "power": "power", "outcome": "outcome",
+    "name": "contrast", "test": "test", "effect": "effect", "interval": "95% interval", "margin": "margin",
+    "adjusted": "p", "n": "seeds", "power": "power", "outcome": "outcome",
 }  # fmt: skip
+# columns of numbers and checks; JSON keeps no order
+_ORDER = ("measure", "arm", "name", "value", "mean", "low", "high", "unit", "passed", "seeds")
 
 
 def build(folder: Path, out: Path, title: str = "What memory claims hold") -> Path:
@@ -29,7 +31,7 @@ def build(folder: Path, out: Path, title: str = "What memory claims hold") -> Pa
     holds no claims."""
     folder, out = Path(folder), output_folder(out)
     objects, methods = read_claims(folder)
-    pictures = _pictures(folder, methods.get("figures", []))
+    pictures = _pictures(folder, methods.get("figures", []), [row["id"] for row in objects])
     claims, shown = [], []
     for row in objects:
         own = [(n, p) for n, p, claims_of in pictures if row["id"] in claims_of]
@@ -68,10 +70,11 @@ def _style() -> Any:
     return Markup(found[1] if found else "")
 
 
-def _pictures(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Any, list[str]]]:
-    """(number, picture, ids of its claims); figures that are missing on disk are left out."""
+def _pictures(folder: Path, rows: Sequence[Mapping[str, Any]], ids: Sequence[str]) -> list[tuple[int, Any, list[str]]]:
+    """(number, picture, ids of its claims), numbered as they come on the page; those missing on disk are left out."""
+    first = lambda row: min((ids.index(name) for name in row["claims"] if name in ids), default=len(ids))
     found = []
-    for row in rows:
+    for row in sorted(rows, key=first):
         files = {kind: folder / "figures" / row[kind] for kind in ("png", "pdf", "csv")}
         if files["png"].exists() and files["csv"].exists():
             saved = Saved(row["name"], row["title"], row["caption"], row["alt"], **files)
@@ -90,16 +93,22 @@ def _first(
 def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
     tables = []
     for name, caption in (
-        ("contrasts", "Contrasts: mean over seeds with 95% intervals"),
+        ("contrasts", "Contrasts: mean over seeds with 95% intervals, p after the correction of the claim's rule"),
         ("placebo_contrasts", "Placebo: the same rule, which must not find it"),
         ("twins", "A/A: an arm against itself under other seeds"),
     ):
         if row[name]:
-            frame = pd.DataFrame(row[name]).rename(columns=_CONTRAST)[list(_CONTRAST.values())]
-            tables.append(report._rows(caption, _numeric(frame)))
+            frame = pd.DataFrame([c | {"interval": _between(c["low"], c["high"])} for c in row[name]])
+            tables.append(
+                report._rows(
+                    caption, _numeric(frame.drop(columns="p").rename(columns=_CONTRAST)[list(_CONTRAST.values())])
+                )
+            )
     for name, caption in (("checks", "Checked numbers and their bounds"), ("numbers", "What was measured, by arm")):
         if row[name]:
-            tables.append(report._rows(caption, _numeric(pd.DataFrame(row[name]))))
+            frame = pd.DataFrame(row[name])
+            frame = frame[[c for c in _ORDER if c in frame] + [c for c in frame if c not in _ORDER]]
+            tables.append(report._rows(caption, _numeric(frame)))
     design = {
         "Source": row["source"],
         "Kind": row["kind"],

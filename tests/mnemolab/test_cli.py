@@ -38,7 +38,10 @@ def imported(*words):
         ("list",),
         ("list", "tasks"),
         ("list", "models"),
-        *((command, "--help") for command in ("list", "train", "sweep", "probe", "report", "data", "demo", "bench")),
+        *(
+            (command, "--help")
+            for command in ("list", "train", "sweep", "probe", "claims", "report", "data", "demo", "bench")
+        ),
     ],
     ids=" ".join,
 )

@@ -22,6 +22,7 @@ from mnemolab.analysis.claims.judges import (
 from mnemolab.analysis.claims.judges.logistic import gain
 from mnemolab.analysis.claims.rules import judged
 from mnemolab.analysis.decay import Trace
+from mnemolab.tasks import make_task
 
 from .conftest import answers, evidence
 
@@ -111,6 +112,50 @@ def test_worst_lag_sees_one_bad_quarter():
     frame = answers(np.random.default_rng(0), 1.0).assign(lag_writes=np.arange(400))
     frame["correct"] = frame["lag_writes"] < 300
     assert load.worst_lag(frame) == 0.0
+
+
+def confused(rng, by_similarity):
+    """A run whose answers go to the most similar other key, or to any other key."""
+    task = make_task("associative_recall", pairs=8, length=40)
+    batch = task.sample(torch.arange(64), split="test", seed=0)
+    generator = torch.Generator().manual_seed(int(rng.integers(1 << 30)))
+    k = torch.nn.functional.normalize(torch.randn(64, 40, 2, 6, generator=generator), dim=-1)
+    q = k.clone()
+    values = task.vocabulary.values
+    rows = []
+    for e in range(64):
+        places = [t for t in range(40) if batch.inputs[e, t] in values]
+        for n in range(8):
+            asked = int((batch.inputs[e] == batch.queries["target"][e, n]).int().argmax())
+            q[e, batch.queries["position"][e, n]] = k[e, asked]
+            others = [t for t in places if t != asked]
+            alike = [float((k[e, t] * k[e, asked]).sum(-1).square().mean()) for t in others]
+            said = others[int(np.argmax(alike)) if by_similarity else int(rng.integers(len(others)))]
+            rows.append({"example": e, "query": n, "outcome": "other_key", "prediction": int(batch.inputs[e, said]),
+                         "target": int(batch.queries["target"][e, n])})  # fmt: skip
+    trace = Trace(0, "memory", q, k, torch.zeros(64, 40, 2, 6))
+    return {"task": task, "batch": batch, "traces": [trace], "records": pd.DataFrame(rows)}
+
+
+def test_collision_ranks_the_answered_key():
+    rng = np.random.default_rng(0)
+    (alike,) = evidence(lambda *a: confused(rng, True), [("load", "heavy", "delta")], seeds=(0,)).ran
+    assert load.collision(alike) == pytest.approx(0.5) and abs(load.collision(alike, shuffled=True)) < 0.06
+    (anyhow,) = evidence(lambda *a: confused(rng, False), [("load", "heavy", "delta")], seeds=(0,)).ran
+    assert abs(load.collision(anyhow)) < 0.06
+
+
+def test_key_collision(monkeypatch):
+    rank = {"delta": 0.2, "additive": 0.2}
+    monkeypatch.setattr(
+        load,
+        "collision",
+        lambda run, shuffled=False: (0.0 if shuffled else rank[run.plan.arm]) + 0.004 * (run.plan.seed % 3),
+    )
+    made = loads({("heavy", "additive"): 0.5, ("heavy", "delta"): 0.5})
+    assert verdict("key-collision", load.key_collision(made)).verdict == "supported"
+    rank["delta"] = 0.0
+    assert verdict("key-collision", load.key_collision(made)).verdict == "refuted"
 
 
 def retained(kda, gdn):

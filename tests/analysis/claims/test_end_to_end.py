@@ -1,0 +1,67 @@
+"""From YAML to the page with real runs: a small experiment of one's own, trained in pieces."""
+
+import json
+
+import pytest
+import yaml
+
+from mnemolab.analysis.claims import CLAIMS, Claim, Evidence, Judgement, Sample, load_experiment, register_claim
+from mnemolab.analysis.claims.experiments import load_tier
+from mnemolab.analysis.claims.judges import gates
+from mnemolab.analysis.claims.story import STEPS, Step, draw_step
+from mnemolab.cli import main
+from mnemolab.errors import BadRequest
+
+from .test_experiments import SMALL
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A claim of one's own on a small experiment: deltanet and its twin, three seeds, two steps."""
+    path = tmp_path / "small.yaml"
+    changes = {"cells": {"main": {}}, "only": {}, "tiers": {"quick": {"without": ["additive"]}, "full": {}}}
+    path.write_text(yaml.safe_dump(SMALL | changes))
+    monkeypatch.setattr(CLAIMS, "_entries", dict(CLAIMS._entries))
+    fields = {"statistic": "s", "direction": "up", "margin": 0.1, "unit": "points", "rule": "family", "placebo": "p"}
+
+    @register_claim(
+        Claim("mine", "a claim", "me", "trained", experiment=(str(path),), figure="main/versions", **fields)
+    )
+    def judge(evidence):
+        found = evidence.values("small", lambda run: run.records["correct"].mean())
+        slopes = evidence.values("small", lambda run: gates._slope(run) - 1)
+        return Judgement(
+            [Sample("accuracy", found.of("delta")), Sample("slope", slopes.of("delta"), "equivalent")],
+            twins=found.twins("accuracy"), numbers=found.rows("accuracy"),
+        )  # fmt: skip
+
+    return path
+
+
+def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["claims", "--only", "mine", "--out", str(out), "--workers", "1", "--device", "cpu"]
+    assert main([*command, "--dry-run"]) == 0
+    said = capsys.readouterr().out.split()
+    assert "small" in said and said[said.index("small") + 1 : said.index("small") + 4] == ["6", "6", "12"]
+    assert not (out / "runs").exists()
+
+    assert main([*command, "--minutes", "0.001"]) == 0
+    assert "run the same command again" in capsys.readouterr().err and not (out / "claims.json").exists()
+    assert main(command) == 0
+    assert "mine" in capsys.readouterr().out
+    (row,) = json.loads((out / "claims.json").read_text())
+    assert row["verdict"] == "inconclusive" and len(row["evidence"]) == 6 and len(row["twins"]) == 1
+    assert (row["contrasts"][0]["n"] == 3 and row["seeds_needed"] is None) or row["seeds_needed"] >= 5
+    methods = json.loads((out / "methods.json").read_text())
+    assert methods["hashes"] == {"small": "not frozen"} and methods["runs"] == 6 and methods["steps"] == 12
+    names = [figure["name"] for figure in methods["figures"]]
+    assert "claim-mine" in names and any(name.startswith("small-main-versions") for name in names)
+    assert main(["report", str(out)]) == 0
+    assert (out / "report" / "index.html").read_text().count("<img") == len(names)
+
+    evidence = Evidence.of(load_experiment(str(mine)).planned(load_tier("quick"), {}), out / "runs")
+    plot = draw_step(Step("s", "t", "small", "main", "versions", {"delta": "deltanet"}), evidence)
+    assert set(plot.data["versions"]) == {1, 2} and plot.data["runs"].max() == 3
+    with pytest.raises(BadRequest, match="no finished run"):
+        draw_step(STEPS[0], evidence)
