@@ -37,9 +37,8 @@ class Block(nn.Module):
         self.channel = make_channel_mixer(config, layer)
         self.norm2 = nn.Identity() if self.channel is None else make_norm(config.norm, config.width, config.norm_eps)
 
-    def mix(self, h: Tensor, state: Any, need_state: bool, one: bool) -> tuple[Tensor, Any]:
-        """What the token mixer adds to h (B,T,D), and its state."""
-        x = self.norm1(h)
+    def mix(self, x: Tensor, state: Any, need_state: bool, one: bool) -> tuple[Tensor, Any]:
+        """What the token mixer makes of the normed stream x (B,T,D), and its state."""
         if one:
             y, state = self.mixer.step(x[:, 0], state)
             return y[:, None], state
@@ -114,12 +113,12 @@ class Backbone(nn.Module):
         states = [None] * len(self.blocks) if state is None else state["layers"]
         stream = self.residual.open(h)
         for block, layer_state in zip(self.layers, states, strict=True):
-            y, layer_state = block.mix(stream.read(), layer_state, need_state, one)
+            y, layer_state = block.mix(stream.read(block.norm1), layer_state, need_state, one)
             stream.write(y)
             if block.channel is not None:
-                stream.write(block.channel(block.norm2(stream.read())))
+                stream.write(block.channel(stream.read(block.norm2)))
             held["layers"].append(layer_state)
-        return self.norm(stream.read()), held if need_state else None
+        return stream.read(self.norm), held if need_state else None
 
     def _embed(self, inputs: Tensor) -> Tensor:
         try:

@@ -1,13 +1,11 @@
 """Normalisation layers."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnemolab.kernels.neighbours.dispatch import fused
-from mnemolab.kernels.neighbours.norms import rms_norm_gated
+from mnemolab.kernels.neighbours.norms import add_rms_norm
 
-__all__ = ["RMSNorm", "make_norm"]
+__all__ = ["RMSNorm", "add_norm", "make_norm"]
 
 
 class RMSNorm(nn.Module):
@@ -19,16 +17,24 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        # torch's own backward of the weight is slow on CUDA where rows are many and short
-        if fused(x, self.weight):
-            y = rms_norm_gated(x, None, self.weight, eps=self.eps)
-        else:
-            y = F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
-        kind = x.device.type
-        if torch.is_autocast_enabled(kind):
-            # several projections read what a norm gives: cast it once instead of once for each
-            y = y.to(torch.get_autocast_dtype(kind))
-        return y
+        return self.after(x, None)[1]
+
+    def after(self, h: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A step of a residual stream: h + y, and the norm of it, which under autocast comes in autocast's dtype.
+
+        Several projections read what a norm gives: it is cast once instead of once for each.
+        """
+        kind = h.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return add_rms_norm(h, y, self.weight, eps=self.eps, dtype=dtype)
+
+
+def add_norm(norm: nn.Module, h: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(h + y, norm(h + y)); y None adds nothing."""
+    if isinstance(norm, RMSNorm):
+        return norm.after(h, y)
+    h = h if y is None else h + y
+    return h, norm(h)
 
 
 def make_norm(kind: str, width: int, eps: float) -> nn.Module:

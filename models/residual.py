@@ -7,22 +7,27 @@ import torch
 from torch import Tensor, nn
 
 from mnemolab.kernels.neighbours.attention_residual import attention_residual
+from mnemolab.models.norms import add_norm
 from mnemolab.models.precision import KeepsFp32
 
 __all__ = ["AttentionResidual", "AttentionStream", "SumResidual", "SumStream", "residual_block"]
 
 
 class SumStream:
-    """h grows by every output."""
+    """h grows by every output, which is added when the stream is next read: the sum and its norm are one operation."""
 
     def __init__(self, h: Tensor):
-        self.h = h
+        self.h, self.last = h, None
 
-    def read(self) -> Tensor:
-        return self.h
+    def read(self, norm: nn.Module) -> Tensor:
+        """What the next sub-layer gets: `norm` of all that was written."""
+        self.h, x = add_norm(norm, self.h, self.last)
+        self.last = None
+        return x
 
     def write(self, y: Tensor) -> None:
-        self.h = self.h + y
+        self.h = self.h if self.last is None else self.h + self.last
+        self.last = y
 
 
 class SumResidual(nn.Module):
@@ -46,9 +51,9 @@ class AttentionStream:
     def sources(self) -> list[Tensor]:
         return self.finished if self.partial is None else [*self.finished, self.partial]
 
-    def read(self) -> Tensor:
+    def read(self, norm: nn.Module) -> Tensor:
         site, self.sites = self.sites, self.sites + 1
-        return attention_residual(self.sources, self.rule.query[site], self.rule.gain[site], eps=self.rule.eps)
+        return norm(attention_residual(self.sources, self.rule.query[site], self.rule.gain[site], eps=self.rule.eps))
 
     def write(self, y: Tensor) -> None:
         if self.partial is None:

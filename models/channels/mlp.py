@@ -3,11 +3,11 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnemolab.kernels.neighbours.situ import situ_glu
+from mnemolab.kernels.neighbours.situ import glu
 from mnemolab.models.fused import Fused
 from mnemolab.models.outward import Outward
 
-__all__ = ["GLU", "MLP", "glu"]
+__all__ = ["GLU", "MLP", "gated"]
 
 
 class MLP(nn.Module):
@@ -34,10 +34,9 @@ class GLU(nn.Module):
         self.outward = Outward(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outward(glu(self.inward(x), self.activation))
+        return self.outward(gated(self.inward(x), self.activation))
 
 
-def glu(x: Tensor, activation: str) -> Tensor:
+def gated(x: Tensor, activation: str) -> Tensor:
     """(..., 2F) -> (..., F): the first half, activated, gates the second. `situ` bounds both, at 4 and 25."""
-    gate, up = x.chunk(2, -1)
-    return situ_glu(gate, up) if activation == "situ" else F.silu(gate) * up
+    return glu(x, gate_bound=4.0, up_bound=25.0) if activation == "situ" else glu(x)

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mnemolab.models.channels.mlp import GLU, glu
+from mnemolab.models.channels.mlp import GLU, gated
 from mnemolab.models.config import ExpertsConfig, ModelConfig
 from mnemolab.models.norms import RMSNorm
 from mnemolab.models.outward import Outward
@@ -98,7 +98,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """x (N,D), weights (N,E) -> sum_e weights_e FFN_e(x) (N,D)."""
         E, twice, D = self.inward.shape
-        hidden = glu((x @ self.inward.reshape(E * twice, D).T).unflatten(-1, (E, twice)), self.activation)
+        hidden = gated((x @ self.inward.reshape(E * twice, D).T).unflatten(-1, (E, twice)), self.activation)
         hidden = hidden * weights.to(hidden.dtype)[..., None]
         return hidden.flatten(-2) @ self.outward.reshape(-1, D)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mnemolab.kernels.neighbours.situ import situ_glu
-from mnemolab.models.channels.mlp import glu
+from mnemolab.models.channels.mlp import gated
 from mnemolab.models.channels.moe import Experts, MoE, Router, quantile_bias
 from mnemolab.models.config import ExpertsConfig, ModelConfig
 from tests.models.stages import small, tokens
@@ -154,10 +154,10 @@ def test_leading_layers_are_dense():
 def test_situ_is_bounded_and_near_swiglu_at_small_inputs():
     x = torch.linspace(-200, 200, 4001, dtype=torch.float64)
     pair = torch.stack((x, x.flip(0)), -1)
-    assert glu(pair, "situ").abs().max() <= 100.0
+    assert gated(pair, "situ").abs().max() <= 100.0
     small_pair = pair / 1e5
-    torch.testing.assert_close(glu(small_pair, "situ"), glu(small_pair, "swiglu"), atol=1e-9, rtol=1e-6)
-    assert (glu(pair, "situ") - glu(pair, "swiglu")).abs().max() > 100
+    torch.testing.assert_close(gated(small_pair, "situ"), gated(small_pair, "swiglu"), atol=1e-9, rtol=1e-6)
+    assert (gated(pair, "situ") - gated(pair, "swiglu")).abs().max() > 100
 
 
 @pytest.mark.parametrize("value", (1e-4, 1.0, 30.0, 500.0))

@@ -8,7 +8,8 @@ from torch import nn
 
 from mnemolab.models import published_config
 from mnemolab.models.accounting import skeleton
-from mnemolab.models.residual import AttentionResidual, residual_block
+from mnemolab.models.norms import add_norm, make_norm
+from mnemolab.models.residual import AttentionResidual, SumStream, residual_block
 from tests.models.stages import small, tokens
 
 
@@ -34,9 +35,9 @@ def run(rule, outputs):
     stream = rule.open(outputs[0])
     read = []
     for y in outputs[1:]:
-        read.append(stream.read())
+        read.append(stream.read(nn.Identity()))
         stream.write(y)
-    return [*read, stream.read()], stream
+    return [*read, stream.read(nn.Identity())], stream
 
 
 def rule(block, sites=7, seed=0) -> Any:
@@ -121,3 +122,26 @@ def test_published_block_sizes_follow_from_depth():
     config = published_config("kimi_k3")
     found: Any = skeleton(config).residual
     assert found.query.shape == (187, 7168) and found.block == 24
+
+
+def test_a_plain_stream_adds_each_output_once_whenever_it_is_read():
+    stream, norm = SumStream(torch.ones(2, 3)), nn.Identity()
+    assert torch.equal(stream.read(norm), torch.ones(2, 3))
+    stream.write(torch.full((2, 3), 2.0))
+    assert torch.equal(stream.read(norm), torch.full((2, 3), 3.0))
+    assert torch.equal(stream.read(norm), torch.full((2, 3), 3.0))
+    for value in (1.0, 4.0):
+        stream.write(torch.full((2, 3), value))
+    assert torch.equal(stream.read(norm), torch.full((2, 3), 8.0))
+
+
+@pytest.mark.parametrize("kind", ("rms", "layer"))
+def test_the_sum_and_its_norm_are_those_of_two_operations(kind):
+    norm = make_norm(kind, 6, 1e-5)
+    h, y = (torch.randn(4, 6, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    total, x = add_norm(norm, h, y)
+    assert torch.equal(total, h + y) and torch.equal(x, norm(h + y))
+    assert add_norm(norm, h, None)[0] is h
+    with torch.autocast("cpu", torch.bfloat16):
+        total, x = add_norm(norm, h, y.bfloat16())
+    assert total.dtype == torch.float32 and (kind == "layer" or x.dtype == torch.bfloat16)
