@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from mnemolab.analysis.claims.catalogue import CLAIMS
+from mnemolab.analysis.claims.claim import Verdict
 from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.experiments import Planned, load_tier
 from mnemolab.analysis.claims.figures import draw
 from mnemolab.analysis.claims.frozen import Frozen, freeze, load_frozen, pilot_sweep, plan
-from mnemolab.analysis.claims.judge import experiments_of, judge_claims, twin_rate
+from mnemolab.analysis.claims.judge import experiments_of, judge_claim, twin_rate
+from mnemolab.analysis.claims.kept import key, load, save
 from mnemolab.analysis.claims.train import Piece, train_piece
 from mnemolab.analysis.claims.write import write_claims
 from mnemolab.files import output_folder
@@ -64,7 +66,10 @@ def judge_tier(
     plugins: Sequence[str],
     device: str,
 ) -> int:
-    """Train what is missing, judge `ids`, write claims.json, .csv, .tex and figures, and print the verdicts."""
+    """Train what is missing, judge `ids`, write claims.json, .csv, .tex and figures, and print the verdicts.
+
+    `minutes` bounds training and judging together; a piece that is out of time keeps what it has and says what is left.
+    """
     from mnemolab.trainers.run import resolve_device
 
     where = str(resolve_device(device))
@@ -78,7 +83,10 @@ def judge_tier(
             return _unfinished(piece)
     trained = time.monotonic() - began
     evidence = Evidence.of(planned, home / "runs")
-    verdicts = judge_claims(ids, evidence, tier, where, lambda name: print(f"judging {name}", file=sys.stderr))
+    verdicts = _judge(ids, evidence, tier, where, home / "judged", None if minutes is None else began + 60 * minutes)
+    if len(verdicts) < len(ids):
+        print(f"{len(verdicts)} of {len(ids)} claims judged: run the same command again to go on", file=sys.stderr)
+        return 0
     methods = _methods(tier, frozen, planned, evidence, where, trained)
     print("drawing", file=sys.stderr)
     figures = draw(verdicts, evidence, home / "figures")
@@ -91,6 +99,24 @@ def judge_tier(
         print(f"A/A contrasts called supported: {supported} of {twins}", file=sys.stderr)
     print(home / "claims.json")
     return 0
+
+
+def _judge(
+    ids: Sequence[str], evidence: Evidence, tier: str, device: str, kept: Path, deadline: float | None
+) -> list[Verdict]:
+    """Verdicts in order, as far as the time goes; those of an earlier piece are taken over. At least one is new."""
+    state = key((run.run_id for run in evidence.ran), tier, device)
+    verdicts, fresh = [], 0
+    for name in ids:
+        verdict = load(kept, CLAIMS[name], state)
+        if verdict is None:
+            if fresh and deadline is not None and time.monotonic() > deadline:
+                break
+            print(f"judging {name}", file=sys.stderr)
+            verdict, fresh = judge_claim(CLAIMS[name], evidence, tier, device), fresh + 1
+            save(kept, verdict, state)
+        verdicts.append(verdict)
+    return verdicts
 
 
 def _plan(tier: str, ids: Sequence[str]) -> tuple[tuple[Planned, ...], Frozen]:

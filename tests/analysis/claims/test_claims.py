@@ -7,13 +7,13 @@ import sys
 import pandas as pd
 import pytest
 
-from mnemolab.analysis.claims import CLAIMS, Claim, Judgement, Sample, register_claim
+from mnemolab.analysis.claims import CLAIMS, Claim, Judgement, Sample, kept, register_claim
 from mnemolab.analysis.claims.checked import check_claim
 from mnemolab.analysis.claims.checks import CHECKS, Check, Undecidable
 from mnemolab.analysis.claims.claim import VERDICTS
 from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.judge import _loaded, judge_claim, judge_claims, twin_rate
-from mnemolab.analysis.claims.write import FIELDS, read_claims, write_claims
+from mnemolab.analysis.claims.write import FIELDS, read_claims, to_object, write_claims
 from mnemolab.cli import main
 from mnemolab.errors import BadRequest
 from mnemolab.registry import Entry
@@ -122,7 +122,7 @@ def test_a_counted_claim_end_to_end(mnemolab, tmp_path):
 
 def a_claim(**more):
     fields = {"statistic": "s", "direction": "up", "margin": 0.1, "unit": "points", "rule": "family", "placebo": "p"}
-    return Claim("mine", "a claim of mine", "me", "trained", **(fields | more))
+    return Claim(more.pop("id", "mine"), "a claim of mine", "me", "trained", **(fields | more))
 
 
 def test_claims_json_holds_every_field_and_no_nan(tmp_path):
@@ -139,6 +139,22 @@ def test_claims_json_holds_every_field_and_no_nan(tmp_path):
     assert row["contrasts"][0]["low"] is None  # one seed has no interval
     assert (methods["twins"], methods["twins_supported"]) == (1, 0) and twin_rate([verdict]) == (0, 1)
     json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_kept_verdict_is_used_again_only_for_the_same_runs(tmp_path):
+    judgement = Judgement([Sample("c", {0: 0.3})], placebo=[Sample("p", dict(enumerate([0.0, 0.1])))], runs=["abc"])
+    claim = a_claim(judge=lambda evidence: judgement)
+    verdict = judge_claim(claim, Evidence([]), "quick", "cpu")
+    state = kept.key(["abc"], "quick", "cpu")
+    kept.save(tmp_path, verdict, state)
+    assert to_object(kept.load(tmp_path, claim, state)) == to_object(verdict)
+    for other in (
+        kept.key(["abc", "d"], "quick", "cpu"),
+        kept.key(["abc"], "full", "cpu"),
+        kept.key(["abc"], "quick", "cuda"),
+    ):
+        assert other != state and kept.load(tmp_path, claim, other) is None
+    assert kept.load(tmp_path, a_claim(id="other"), state) is None
 
 
 def test_a_third_party_claim(monkeypatch):
