@@ -25,29 +25,38 @@ _LEAST_LEFT = 0.1
 def delta_overwrites(evidence: Evidence) -> Judgement:
     """Slope of what the new write leaves of the old value, read from the state with the old key, on 1 - beta cos^2(k,k').
 
-    beta is clamped to 0, 1/4 .. 1 in trained DeltaNets; the slope is to be 1 within the margin. Placebo: cos^2 with the
-    new key of another sequence.
+    beta is clamped in trained DeltaNets: to 0, 1/4 .. 1 for the new write, and to 0 for the writes of other keys, whose
+    interference is not the claim; the slope with theirs clamped alike is reported. Placebo: cos^2 with the new key of
+    another sequence.
     """
+    between = evidence.values("overwrite", lambda run: _slope(run, between=True) - 1, arms=["delta"])
     slope = evidence.values("overwrite", lambda run: _slope(run) - 1, arms=["delta"])
     placebo = evidence.values("overwrite", lambda run: _slope(run, shuffled=True) - 1, arms=["delta"])
     return Judgement(
         samples=[Sample("DeltaNet: slope minus 1", slope.of("delta"), "equivalent")],
         placebo=[Sample("slope minus 1 with another sequence's key", placebo.of("delta"), "equivalent")],
-        numbers=[*slope.rows("slope minus 1"), *placebo.rows("slope minus 1, shuffled")],
+        numbers=[
+            *slope.rows("slope minus 1"),
+            *between.rows("slope minus 1, other keys' writes erase too"),
+            *placebo.rows("slope minus 1, shuffled"),
+        ],
     )
 
 
-def _slope(run: Ran, shuffled: bool = False) -> float:
+def _slope(run: Ran, shuffled: bool = False, between: bool = False) -> float:
     row, old, new = rebound_pairs(run.batch, run.task)
-    return erasure_slope(run.traces[0], row, old, new, shuffled)
+    return erasure_slope(run.traces[0], row, old, new, shuffled, between)
 
 
 @torch.no_grad()
-def erasure_slope(found: Trace, row: Tensor, old: Tensor, new: Tensor, shuffled: bool = False) -> float:
+def erasure_slope(
+    found: Trace, row: Tensor, old: Tensor, new: Tensor, shuffled: bool = False, between: bool = False
+) -> float:
     """Least-squares slope over pairs, heads and betas. row, old, new (N,): sequence and positions of the two writes.
 
     For each pair the old value alone is in the state (all other values are zero), written by the kernel and read with the
-    old key before and after the new write; the ratio of the two reads is regressed on 1 - beta cos^2. NaN without pairs.
+    old key before and after the new write; the ratio of the two reads is regressed on 1 - beta cos^2. With `between` every
+    other write erases with the same beta. NaN without pairs.
     """
     if not len(row):
         return float("nan")
@@ -60,7 +69,8 @@ def erasure_slope(found: Trace, row: Tensor, old: Tensor, new: Tensor, shuffled:
     cos2 = torch.nn.functional.cosine_similarity(own, probe, dim=-1).square()  # (N,H)
     measured, predicted = [], []
     for beta in BETAS:
-        gate = torch.full_like(k[..., 0], beta)
+        gate = torch.full_like(k[..., 0], beta if between else 0.0)
+        gate[lines, new] = beta
         gate[lines, old] = 1.0  # the old value goes in whole
         q = own[:, None].expand_as(k).contiguous()
         reads, _ = memory_scan(q, k, v, erase=gate, write=gate, scale=1.0)
