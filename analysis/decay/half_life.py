@@ -97,7 +97,7 @@ def channel_table(traces: "list[Trace]", starts: int = 32) -> pd.DataFrame:
         flat, flags = times.reshape(-1, heads * K), observed.reshape(-1, heads * K)
         low, middle, high = discrete_quantiles(flat, flags)
         gate = found.log_decay if found.log_decay.dim() == 4 else found.log_decay.unsqueeze(-1)
-        rate = -gate.double().mean((0, 1)).reshape(-1).cpu().numpy()
+        rate = gate.double().mean((0, 1)).reshape(-1).abs().cpu().numpy()
         for at in range(heads * K):
             rows.append(
                 {
@@ -118,33 +118,37 @@ def channel_table(traces: "list[Trace]", starts: int = 32) -> pd.DataFrame:
 
 def dispersion(channels: pd.DataFrame) -> pd.DataFrame:
     """Spread within each head: columns layer, head, channels, log_sd (standard deviation of ln rate over channels with a
-    rate above 0), ratio (90th over 10th percentile of the rate), still (channels without decay). One channel: log_sd 0."""
+    finite rate above 0), ratio (90th over 10th percentile of those rates), still (channels without decay), closed (channels
+    whose gate closes, so that their mean rate is infinite). One channel: log_sd 0."""
     rows = []
     for (layer, head), group in channels.groupby(["layer", "head"]):
         rate = group["rate"].to_numpy()
-        moving = rate[rate > 0]
+        moving = rate[(rate > 0) & np.isfinite(rate)]
         spread = float(np.log(moving).std(ddof=1)) if len(moving) > 1 else 0.0
         low, high = np.quantile(moving, [0.1, 0.9]) if len(moving) else (1.0, 1.0)
         row = {"layer": layer, "head": head, "channels": len(rate), "log_sd": spread, "ratio": float(high / low)}
-        rows.append(row | {"still": int((rate <= 0).sum())})
+        rows.append(row | {"still": int((rate <= 0).sum()), "closed": int(np.isinf(rate).sum())})
     return pd.DataFrame(rows)
 
 
 def gamma_fit(rates: ArrayLike, draws: int = 500, seed: int = 0) -> dict[str, float]:
-    """Gamma distribution of decay rates by maximum likelihood: shape, scale, ks (Kolmogorov-Smirnov distance), p, n, still.
+    """Gamma distribution of decay rates by maximum likelihood: shape, scale, ks (Kolmogorov-Smirnov distance), p, n, still,
+    closed.
 
     If rates are gamma, the mean of exp(-rate * lag) over channels is exactly Wickelgren's (1 + scale lag)^(-shape). p is from
     the parametric bootstrap: `draws` samples of the fitted gamma, each fitted anew, since the table of Kolmogorov and Smirnov
-    holds only for a distribution given beforehand (Lilliefors 1967). Rates of 0 are counted as `still` and left out. Raises
-    BadRequest for fewer than 3 positive rates.
+    holds only for a distribution given beforehand (Lilliefors 1967). Rates of 0 are counted as `still`, infinite ones as
+    `closed`, and left out. Raises BadRequest for NaN and for fewer than 3 finite rates above 0.
     """
     x = np.asarray(rates, dtype=float)
-    moving = x[x > 0]
+    if np.isnan(x).any():
+        raise BadRequest(f"gamma fit: {int(np.isnan(x).sum())} of {x.size} rates are not numbers")
+    moving = x[(x > 0) & np.isfinite(x)]
+    left = {"n": float(len(moving)), "still": float((x <= 0).sum()), "closed": float(np.isinf(x).sum())}
     if len(moving) < 3:
-        raise BadRequest(f"gamma fit: {len(moving)} rates above 0; need at least 3")
+        raise BadRequest(f"gamma fit: {len(moving)} finite rates above 0; need at least 3")
     if np.ptp(moving) < 1e-12 * moving.max():
-        point = {"shape": float("inf"), "scale": 0.0, "ks": 0.0, "p": 1.0}
-        return {**point, "n": float(len(moving)), "still": float((x <= 0).sum())}
+        return {"shape": float("inf"), "scale": 0.0, "ks": 0.0, "p": 1.0, **left}
     shape = _gamma_shape(moving[None])
     ks = _gamma_distance(moving[None], shape)[0]
     # the distance does not depend on the scale, so samples of scale 1 will do
@@ -152,7 +156,7 @@ def gamma_fit(rates: ArrayLike, draws: int = 500, seed: int = 0) -> dict[str, fl
     null = _gamma_distance(again, _gamma_shape(again))
     p = (1 + int((null >= ks).sum())) / (1 + draws)
     fitted = {"shape": float(shape[0]), "scale": float(moving.mean() / shape[0]), "ks": float(ks), "p": p}
-    return {**fitted, "n": float(len(moving)), "still": float((x <= 0).sum())}
+    return {**fitted, **left}
 
 
 def _gamma_shape(x: NDArray) -> NDArray[np.float64]:

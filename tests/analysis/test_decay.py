@@ -209,6 +209,21 @@ def test_a_gate_that_closes_has_the_least_half_life():
         decay.gate_half_lives(torch.full((1, 8, 1), torch.nan))
 
 
+def test_closed_and_open_gates_are_counted_beside_the_spread():
+    """Channels with log-decay 0 and -inf: rates 0 and infinity, neither of which may turn the spread into NaN."""
+    g = torch.tensor([0.0, -torch.inf, -0.1, -0.2, -0.4]).expand(1, 8, 1, 5)
+    channels = decay.channel_table([Trace(0, "memory", *flat(1, 8, 1, 5), g)])
+    assert channels["rate"].tolist() == pytest.approx([0, np.inf, 0.1, 0.2, 0.4])
+    out = decay.dispersion(channels).iloc[0]
+    assert (out["channels"], out["still"], out["closed"]) == (5, 1, 1)
+    assert out["log_sd"] == pytest.approx(np.log(2)) and 1 < out["ratio"] < 4
+    fitted = decay.gamma_fit(channels["rate"], draws=9)
+    assert (fitted["n"], fitted["still"], fitted["closed"]) == (3, 1, 1)
+    assert fitted["shape"] * fitted["scale"] == pytest.approx(0.7 / 3)
+    with pytest.raises(BadRequest, match="1 of 4 rates are not numbers"):
+        decay.gamma_fit([0.1, 0.2, 0.3, np.nan])
+
+
 def test_p_of_the_gamma_fit_is_level():
     """Rates that are gamma are refused at 5% in about 5% of samples, lognormal ones often."""
     rng = np.random.default_rng(0)
