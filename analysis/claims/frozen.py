@@ -9,13 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnemolab.analysis.claims.experiments import Experiment, Planned, Tier, experiment_names, folder, load_experiment
+from mnemolab.analysis.claims.experiments import (
+    Experiment,
+    Planned,
+    Tier,
+    experiment_names,
+    folder,
+    load_experiment,
+    load_tier,
+)
 from mnemolab.errors import BadRequest
 
 if TYPE_CHECKING:
     from mnemolab.trainers.sweep import Sweep
 
-__all__ = ["PILOT", "Frozen", "freeze", "load_frozen", "pilot_sweep", "plan"]
+__all__ = ["PILOT", "Frozen", "freeze", "load_frozen", "pilot_sweep", "plan", "refreeze_quick"]
 
 PILOT = "pilot"
 # candidates of the pilot, for every stage and task alike
@@ -117,7 +125,10 @@ def write_frozen(tier: Tier, how: str, rates: Mapping[str, Mapping[str, float]],
     path = path or folder() / "frozen" / f"{tier.name}.yaml"
     output_folder(path.parent, "configs/claims/frozen")
     values: dict[str, Any] = {"how": how, "rates": {k: dict(v) for k, v in rates.items()}, "experiments": hashes}
-    head = "# Written by `mnemolab claims --freeze`; an experiment whose hash differs is refused.\n"
+    head = (
+        "# Written by `mnemolab claims --freeze` (quick, which decides nothing, also by `python -m mnemolab.analysis.claims.frozen`).\n"
+        "# An experiment whose hash differs is refused.\n"
+    )
     return write_text(path, head + yaml.safe_dump(values, sort_keys=True))
 
 
@@ -130,3 +141,13 @@ def _pilots(tier: Tier) -> list[Planned]:
         rates = {experiment.rates: dict.fromkeys(stages, rate)}
         found += experiment.planned(own, rates)
     return found
+
+
+def refreeze_quick() -> Path:
+    """Hashes of the quick tier anew, at the rates it has: it shows the machinery and confirms nothing, so its sizes may change."""
+    held = load_frozen("quick")
+    return write_frozen(load_tier("quick"), held.how, held.rates)
+
+
+if __name__ == "__main__":
+    print(refreeze_quick())
