@@ -234,7 +234,7 @@ def release(
 
     `shifted`, `unshifted` and `first` choose the queries of the last block after a shift, after none, and of a first block.
     For the return to the first topic (A-B-A) give its queries as `shifted`. The release is the ratio of the means over runs,
-    since a run in which little was lost has no ratio of its own. Columns `by`, release, low, high, difference* (p_shift -
+    since a run in which little was lost has no ratio of its own; runs that lack one of the three do not count. Columns `by`, release, low, high, difference* (p_shift -
     p_no_shift), lost* (p_first - p_no_shift), p_shift, p_no_shift, p_first, runs, note. Where the interval of what was lost
     reaches 0 the release is undefined and `note` says so.
     """
@@ -244,6 +244,7 @@ def release(
     def statistic(totals: Array) -> Array:
         part = totals.reshape(*totals.shape[:-1], 3, 2)
         p = _divide(part[..., 0], part[..., 1])
+        p = np.where(np.isnan(p).any(-1, keepdims=True), np.nan, p)  # both means of the ratio are over the same runs
         return np.stack([p[..., 0] - p[..., 1], p[..., 2] - p[..., 1], p[..., 0], p[..., 1], p[..., 2]], -1)
 
     def combine(values: Array) -> Array:
@@ -253,8 +254,11 @@ def release(
     rows = []
     for key, tables in groups:
         mean, low, high, per_run = bootstrap_totals(tables, statistic, combine=combine, draws=draws, seed=seed)
-        missing = [n for n, v in zip(("shifted", "unshifted", "first"), mean[3:], strict=True) if np.isnan(v)]
+        asked = np.sum(tables, axis=(0, 1)).reshape(3, 2)[:, 1] > 0
+        missing = [n for n, there in zip(("shifted", "unshifted", "first"), asked, strict=True) if not there]
         note = f"no {', '.join(missing)} queries" if missing else ""
+        if not note and np.isnan(mean[1]):
+            note = "no run has shifted, unshifted and first queries"
         if not note and low[2] <= 0:
             note = (
                 f"nothing was surely lost without a shift, {mean[2]:.3f} ({low[2]:.3f} to {high[2]:.3f}): "

@@ -84,6 +84,16 @@ def test_release():
         release(frame, "return", "none", "first")
 
 
+def test_release_is_over_runs_that_have_all_three_conditions():
+    """Run b lacks the shift: what it lost must not enter the denominator of run a's release."""
+    whole = [block(p, condition=c) for c, p in (("shift", 0.75), ("none", 0.5), ("first", 1.0))]
+    other = [block(p, condition=c, run_id="b") for c, p in (("none", 0.0), ("first", 1.0))]
+    out = release(pd.concat(whole + other), "shift", "none", "first").iloc[0]
+    assert out["release"] == pytest.approx(0.5) and out["lost"] == pytest.approx(0.5) and out["runs"] == 1
+    apart = release(pd.concat([whole[0], *other]), "shift", "none", "first").iloc[0]
+    assert np.isnan(apart["release"]) and "no run has" in apart["note"]
+
+
 def test_release_needs_a_loss_that_is_no_noise():
     """Four of six runs happen to lose a little: their ratios alone would be noise, and dropping the others a bias."""
     frame = pd.concat(
