@@ -45,8 +45,14 @@ def model_config(
     given = {key: value for key, value in options.items() if value is not None or key == "normalize"}
     routed = given.get("mlp", values.get("mlp")) in ("moe", "latent_moe")
     model_names, expert_names, mixer_names = field_names(mixers, routed)
-    everything = ["match", *model_names, *expert_names, *mixer_names]
-    for option in given:
+    everything = {"match", *model_names, *expert_names, *mixer_names}
+    for option, value in given.items():
+        if option not in everything and option in _names(ExpertsConfig):
+            elsewhere = ", or recipe='published'" if any(other.experts for other in stage.recipes.values()) else ""
+            raise BadRequest(
+                f"{option}={value!r}: stage {name!r} ({recipe}) has no experts here; set mlp='moe' or "
+                f"'latent_moe'{elsewhere}"
+            )
         if option not in everything:
             raise BadRequest(f"model: unknown field {option!r} for stage {name!r}; {hint(option, everything)}")
     values |= {key: value for key, value in given.items() if key in model_names}

@@ -72,8 +72,10 @@ class MemoryConfig(HeadsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if 0 < self.half_life < 0.2:
-            raise BadRequest(f"half_life={self.half_life}: give 0.2 tokens or more, or 0 for the gate's own spread")
+        if self.half_life and not 0.2 <= self.half_life < float("inf"):  # nor nan
+            raise BadRequest(
+                f"half_life={self.half_life}: give 0.2 tokens or more, 0 for the gate's own spread, or decay='none' to keep all"
+            )
         if self.write == "step" and self.decay != "scalar":
             raise BadRequest(f"write='step' needs decay='scalar', not {self.decay!r}: the step size drives the decay")
         if self.write == "step" and self.decay_gate != "softplus":
@@ -228,6 +230,8 @@ class ModelConfig:
 
 def parse_ratio(ratio: str) -> tuple[int, int]:
     """`"3:1"` -> (3, 1)."""
+    if not isinstance(ratio, str):
+        raise BadRequest(f"ratio={ratio!r}: write it in quotes, as '3:1'; YAML takes digits and a colon for a number")
     first, _, second = ratio.partition(":")
     if not (first.isdecimal() and second.isdecimal() and int(first) + int(second)):
         raise BadRequest(f"ratio={ratio!r}: write layers of the first kind to layers of the second, as in '3:1'")

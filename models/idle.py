@@ -89,7 +89,13 @@ def _idle_memory(part: MemoryConfig) -> Iterator[tuple[str, str]]:
 
 
 def refuse_contradictions(config: ModelConfig) -> None:
-    """Raise BadRequest where the model's settings and a mixer's cannot go together."""
+    """Raise BadRequest where the model's settings and a mixer's, or its experts', cannot go together."""
+    if config.experts is not None and config.experts.dense_layers >= config.depth:
+        dense = config.experts.dense_layers
+        raise BadRequest(
+            f"dense_layers={dense} leaves no layer of depth={config.depth} to the experts; choose "
+            f"dense_layers={config.depth - 1} or less, or a depth above {dense}"
+        )
     for mixer in config.mixers:
         if config.positions == "rotary" and isinstance(mixer, MemoryConfig) and mixer.feature_map == "elu1":
             raise BadRequest(
