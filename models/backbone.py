@@ -45,6 +45,10 @@ class Block(nn.Module):
         return self.mixer(x, state, need_state)
 
 
+def _after(outer: Callable[[Any], Any] | None, change: Callable[[int, Any], Any], layer: int, told: Any) -> Any:
+    return change(layer, told if outer is None else outer(told))
+
+
 def _residual(config: ModelConfig) -> SumResidual | AttentionResidual:
     if config.residual == "add":
         return SumResidual()
@@ -181,14 +185,23 @@ class Backbone(nn.Module):
 
     @contextmanager
     def intervene(self, change: Callable[[int, Any], Any]) -> Iterator[None]:
-        """Within, every memory layer runs on change(layer, operands) in place of its own `Operands`."""
+        """Within, every memory layer runs on change(layer, operands) in place of its own `Operands`.
+
+        Of nested ones the outer comes first. Raises BadRequest for a model without memory layers.
+        """
+        outer = [block.mixer.intervention for block in self.layers]
+        if not any(block.mixer.intervenes for block in self.layers):
+            raise BadRequest(
+                f"stage {self.config.name!r} has no memory layer to intervene on; take another stage, or a hybrid such as "
+                f"name='kda', second={self.config.name!r}"
+            )
         for layer, block in enumerate(self.layers):
-            block.mixer.intervention = partial(change, layer)
+            block.mixer.intervention = partial(_after, outer[layer], change, layer)
         try:
             yield
         finally:
-            for block in self.layers:
-                block.mixer.intervention = None
+            for block, before in zip(self.layers, outer, strict=True):
+                block.mixer.intervention = before
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Two groups for an optimiser: matrices, which decay, and gates, norms, biases and positions, which do not."""

@@ -19,8 +19,9 @@ class Mixer(nn.Module, ABC):
     that it is given in place: copy it with `repeat_state` before stepping twice from one state.
     """
 
-    # memory layers run on intervention(operands) where one is set (`Backbone.intervene`)
+    # mixers that intervene, which are memory layers, run on intervention(operands) where one is set (`Backbone.intervene`)
     intervention: Callable[[Any], Any] | None = None
+    intervenes = False
 
     @abstractmethod
     def forward(self, x: Tensor, state: Any = None, need_state: bool = True) -> tuple[Tensor, Any]:

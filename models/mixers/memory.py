@@ -41,6 +41,7 @@ class MemoryMixer(KeepsFp32, HeadsMixer):
     """The recurrence in the common shell. Set `intervention` to change what the memory is told: Operands -> Operands."""
 
     config: MemoryConfig
+    intervenes = True
 
     def __init__(self, model: ModelConfig, config: MemoryConfig):
         super().__init__(model, config)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mnemolab.errors import BadRequest
 from tests.models.stages import small, tokens
 
 
@@ -102,3 +103,23 @@ def test_layers_are_told_apart():
     with model.intervene(lambda layer, told: seen.append(layer) or told):
         model(tokens(1, 5))
     assert seen == [0, 1]
+
+
+@torch.no_grad()
+def test_an_inner_intervention_sees_what_the_outer_one_told_and_the_outer_one_outlives_it():
+    model, inputs = double("kda"), tokens(1, 9)
+    forgetless = lambda layer, told: replace(told, log_decay=None)
+    halved = lambda layer, told: replace(told, write=told.write / 2)
+    with model.intervene(lambda layer, told: halved(layer, forgetless(layer, told))):
+        both = model(inputs)
+    with model.intervene(forgetless):
+        alone = model(inputs)
+        with model.intervene(halved):
+            assert torch.equal(model(inputs), both)
+        assert torch.equal(model(inputs), alone)
+    assert (both - alone).abs().max() > 1e-4
+
+
+def test_a_model_without_a_memory_layer_cannot_be_intervened_on():
+    with pytest.raises(BadRequest, match=r"'gpt2'.*second='gpt2'"), double("gpt2").intervene(lambda layer, told: told):
+        pass
