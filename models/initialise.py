@@ -8,6 +8,7 @@ from torch import nn
 from mnemolab.models.channels.moe import Experts
 from mnemolab.models.config import ModelConfig
 from mnemolab.models.fused import Fused
+from mnemolab.models.mixers.wrapped import WrappedMixer
 from mnemolab.models.outward import Outward
 
 __all__ = ["initialise"]
@@ -15,7 +16,7 @@ __all__ = ["initialise"]
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ModelConfig) -> None:
-    """Fill every nn.Linear, nn.Embedding and stack of experts.
+    """Fill every nn.Linear, nn.Embedding and stack of experts, except in mixers of the user's own, which start themselves.
 
     scaled: N(0, s), s = 0.02 sqrt(768 / fan_in), which is GPT-2's 0.02 at GPT-2's width and grows as models shrink;
     embeddings N(0, 1 / sqrt(D)), so that tied logits start with unit variance (0.02 cost linear attention at width 64 some
@@ -27,7 +28,8 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
     (GPT-2) and depth without (Mamba-2). Biases are 0.
     """
     shrink = 1 / math.sqrt(config.sublayers * config.depth) if config.residual_init else 1.0
-    for module in model.modules():
+    own = {part for module in model.modules() if isinstance(module, WrappedMixer) for part in module.modules()}
+    for module in (module for module in model.modules() if module not in own):
         if isinstance(module, nn.Embedding):
             module.weight.normal_(0.0, config.std)
         elif isinstance(module, nn.Linear):

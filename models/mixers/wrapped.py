@@ -32,7 +32,7 @@ class WrappedMixer(Mixer):
         y = y[0] if isinstance(y, tuple) else y
         if y.shape != history.view.shape:
             raise BadRequest(f"the mixer mapped {tuple(history.view.shape)} to {tuple(y.shape)}; it must keep (B,T,D)")
-        return y[:, -x.shape[1] :], {"inputs": history} if need_state else None
+        return y[:, y.shape[1] - x.shape[1] :], {"inputs": history} if need_state else None
 
     def state_parts(self, T: int) -> dict[str, int]:
         return {"cache": T * self.width}

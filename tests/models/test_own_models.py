@@ -53,8 +53,31 @@ def test_any_causal_module_is_a_stage_that_prefills_and_steps(registered):
             logits, state = model.step(inputs[:, t], state)
             torch.testing.assert_close(logits, wanted[:, t], atol=1e-5, rtol=0)
         assert model.layers[0].mixer.state_elements(9) == 9 * 16
+        _, state = model.prefill(inputs[:, :5])
+        none, state = model.prefill(inputs[:, :0], state)
+        assert none.shape == (2, 0, SIZES["vocab_size"])
+        torch.testing.assert_close(model.prefill(inputs[:, 5:], state)[0], wanted[:, 5:], atol=1e-5, rtol=0)
     hybrid = make_model("kda", second="running_mean", **SIZES)
     assert hybrid(tokens(1, 4)).shape == (1, 4, SIZES["vocab_size"])
+
+
+class OwnStart(RunningMean):
+    """Starts as the identity plus two, which is its own business."""
+
+    def __init__(self, *sizes: int):
+        super().__init__(*sizes)
+        nn.init.eye_(self.out.weight)
+        nn.init.constant_(self.out.bias, 2.0)
+
+
+@pytest.mark.parametrize("init", ["scaled", "xavier"])
+def test_a_module_of_one_s_own_keeps_its_own_start(registered, init):
+    registered("own_start", OwnStart)
+    for options in ({}, {"second": "own_start"}):
+        model = make_model("own_start" if not options else "kda", init=init, **SIZES, **options)
+        wrapped: Any = model.layers[-1].mixer
+        torch.testing.assert_close(wrapped.module.out.weight, torch.eye(16))
+        assert (wrapped.module.out.bias == 2).all()
 
 
 def test_a_mixer_that_is_no_module_or_loses_tokens(registered):
