@@ -92,13 +92,13 @@ def build(
             (
                 f"{len(runs)} finished runs: {_listed(runs['task'].unique())}; {runs['arm'].nunique()} models, "
                 f"{runs['seed'].nunique()} seed{'s' if runs['seed'].nunique() > 1 else ''}. The run is the unit: intervals "
-                "are 95%, over runs and, within them, sequences. "
+                "are 95%, those of figures over runs and, within them, sequences. "
                 + ("With fewer than 6 seeds no paired test can reach p < .05." if _fewest(runs) < 6 else ""),
                 *(s.alt.partition(". ")[2] for s in saved if s.name.startswith(("versions-", "retention-"))),
             ),
             (
                 Table(
-                    "Test results by model. Steps: by then half of the runs had reached the criterion (Kaplan-Meier, runs that "
+                    "Test results by model; accuracy with its interval over runs. Steps: by then half of the runs had reached the criterion (Kaplan-Meier, runs that "
                     "never did are censored; inf: fewer than half ever did).",
                     _merged(table),
                 ),
@@ -120,8 +120,8 @@ def build(
 
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a task and arm: runs, mean test accuracy with its interval, its interquartile mean (from 4 runs on), solved runs
-    (Wilson), steps by which half of all runs had reached the criterion (Kaplan-Meier; runs that never did are censored at
+    """One row a task and arm: runs, mean test accuracy with its interval over runs (none for one run), its interquartile
+    mean (from 4 runs on), solved runs (Wilson), steps by which half of all runs had reached the criterion (Kaplan-Meier; runs that never did are censored at
     their last step, and the median is infinite when they are too many), sizes."""
     rows = []
     order = {arm: at for at, arm in enumerate(look(runs["arm"]))}
@@ -131,7 +131,9 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, Any] = {"task": task, "model": label(str(arm)), "runs": len(group)}
         if len(accuracy):
             mean, low, high = mean_interval(accuracy)
-            row |= {"accuracy": mean, "low": low, "high": high}
+            row |= {"accuracy": mean}
+            if len(accuracy) > 1:  # one run says nothing of others; its curves have intervals over sequences
+                row |= {"low": max(low, 0.0), "high": min(high, 1.0)}
             if len(accuracy) >= 4:
                 row |= {"iqm": float(iqm(accuracy))}
         if "steps_to_solved" in group:
@@ -148,10 +150,11 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _merged(table: pd.DataFrame) -> pd.DataFrame:
     """Accuracy and its interval in one cell, and no task column when there is one task: narrower on a page."""
-    if "low" not in table:
+    if "accuracy" not in table:
         return table
+    table = table.reindex(columns=table.columns.union(["low", "high"], sort=False))
     said = [
-        "–" if np.isnan(mean) else f"{mean:.3f} ({low:.3f} to {high:.3f})"
+        "–" if np.isnan(mean) else f"{mean:.3f}" + ("" if np.isnan(low) else f" ({low:.3f} to {high:.3f})")
         for mean, low, high in zip(table["accuracy"], table["low"], table["high"], strict=True)
     ]
     shown = table.assign(accuracy=said).drop(columns=["low", "high"])

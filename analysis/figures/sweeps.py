@@ -177,6 +177,8 @@ def _means(frame: pd.DataFrame, by: list[str], value: str = "test.accuracy") -> 
     rows = []
     for key, group in frame.groupby(by):
         mean, low, high = mean_interval(pd.to_numeric(group[value]))
+        if "accuracy" in value:
+            low, high = max(low, 0.0), min(high, 1.0)
         where = dict(zip(by, key if isinstance(key, tuple) else (key,), strict=True))
         rows.append({**where, "mean": mean, "low": low, "high": high, "runs": len(group)})
     return pd.DataFrame(rows)

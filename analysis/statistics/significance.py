@@ -118,7 +118,7 @@ def mark(p: float, runs: int) -> str:
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, *, seed: int = 0) -> tuple[float, float, float]:
-    """Mean of a - b over paired runs, with a 95% bootstrap interval. Equal differences give a point."""
+    """Mean of a - b over paired runs, with a 95% interval (`run_interval`). Equal differences give a point."""
     x, y = _finite(a, "paired difference"), _finite(b, "paired difference")
     if len(x) != len(y):
         raise BadRequest(f"paired difference: {len(x)} runs against {len(y)}; pair them by seed first")

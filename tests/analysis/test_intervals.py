@@ -29,6 +29,26 @@ def test_equal_samples_give_a_point_not_nan():
     assert mean.tolist() == low.tolist() == high.tolist() == [1, 1]
 
 
+def test_the_mean_of_few_runs_is_covered():
+    """A bootstrap over 3 runs spans them at most, which holds their mean in 3 of 4 cases."""
+    rng = np.random.default_rng(0)
+    for runs in (2, 3, 5):
+        found = np.array([statistics.mean_interval(rng.normal(size=runs)) for _ in range(400)])
+        assert 0.92 <= ((found[:, 1] <= 0) & (found[:, 2] >= 0)).mean() <= 0.98, runs
+    _, low, high = statistics.mean_interval([1.0, 2.0, 3.0])
+    assert (low, high) == pytest.approx((2 - 4.302653 / np.sqrt(3), 2 + 4.302653 / np.sqrt(3)))
+    six = statistics.mean_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert 1 <= six[1] < 2.5 and 4.5 < six[2] <= 6  # from 6 runs on the bootstrap
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    for bad, said in (([], "no scores"), ([0.5, np.nan], "1 of 2 scores")):
+        with pytest.raises(BadRequest, match=said):
+            statistics.iqm(bad)
+        with pytest.raises(BadRequest, match=said):
+            statistics.performance_profile(bad, [0.1])
+
+
 def test_no_values_and_not_finite_values_are_refused():
     for bad in ([], [1.0, np.nan]):
         with pytest.raises(BadRequest):
