@@ -316,6 +316,21 @@ def _half_life_interval(
     if not np.isfinite(middle):
         middle = float(np.log(cells.lag.max() * 1e4))
 
+    # curves of three parameters and more have several valleys: where the one at hand ends, the others are looked at
+    others_at = np.clip(start, -4, 4) + np.random.default_rng(0).normal(0, 2, (200, len(start)))
+
+    def least(log_half: float, rest: Array) -> tuple[Array, float]:
+        """Coordinates and drop of the best fit with that half-life, from `rest` or from the best of many."""
+
+        def at(r: Array) -> Array:
+            return cost(place(r, log_half))
+
+        found, drop = _minimise(at, rest)
+        # with scatter the limit by F is wide as it stands: other valleys on top of it would cover more than 98%
+        if drop - value > allowed and len(rest) > 1 and not beta:
+            found, drop = min((found, drop), _minimise(at, others_at[at(others_at).argmin()]), key=lambda f: f[1])
+        return found, drop - value
+
     def walk(direction: int) -> float:
         """March outwards until the profile has dropped, then bisect; the nuisance coordinates follow along."""
         rest, inside, width = start, middle, 0.1
@@ -328,16 +343,16 @@ def _half_life_interval(
                 return outside
             last = outside >= furthest
             outside = min(outside, furthest)
-            follow, drop = _minimise(lambda r, h=outside: cost(place(r, h)), rest)
-            if drop - value > allowed:
+            follow, drop = least(outside, rest)
+            if drop > allowed:
                 break
             if last:
                 return float("inf")
             rest, inside, width = follow, outside, width * 1.6
         for _ in range(14):
             between = (inside + outside) / 2
-            follow, drop = _minimise(lambda r, h=between: cost(place(r, h)), rest)
-            if drop - value > allowed:
+            follow, drop = least(between, rest)
+            if drop > allowed:
                 outside = between
             else:
                 inside, rest = between, follow

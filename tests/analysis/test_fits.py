@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from mnemolab.analysis.families import FAMILIES, half_life_of, natural, unconstrained
-from mnemolab.analysis.fits import Cells, fit, fit_all, fit_runs, predict
+from mnemolab.analysis.fits import Cells, _cost, fit, fit_all, fit_runs, predict
 from mnemolab.errors import BadRequest
 
 LAGS = np.unique(np.round(np.geomspace(1, 256, 24)))
@@ -157,6 +157,21 @@ def test_every_family_fits_at_least_as_well_as_the_one_it_holds():
         for rich in ("exponential_floor", "two_exponentials"):
             assert best[rich] >= best["exponential"] - 0.3, (rich, best)
         assert best["wickelgren"] >= max(best["power"], best["exponential"]) - 0.3, best
+
+
+def test_an_interval_holds_every_half_life_that_fits_about_as_well():
+    """Two exponentials have several valleys: here the planted curve is 1.5 nats below the best, in another one."""
+    rng, family, truth = np.random.default_rng(11), FAMILIES["two_exponentials"], np.array([0.95, 10, 0.5, 0.05])
+    lag = np.arange(1, 33.0)
+    p = 0.125 + 0.875 * family.curve(lag, *truth)
+    for _ in range(5):
+        n = rng.integers(20, 120, 32)
+        right = rng.binomial(n, p)
+    cells = Cells.of(lag, right, n, 0.125)
+    found = fit(cells, "two_exponentials")
+    drop = float(_cost(family, cells, 0.0, False)(unconstrained(family, truth))) + found.log_likelihood
+    assert found.dispersion == 0 and 1 < drop < 1.9
+    assert found.low < 10 < found.high
 
 
 def test_bad_requests():
