@@ -41,12 +41,11 @@ def foreign_records(predictions: pd.DataFrame, about: Path) -> pd.DataFrame:
     try:
         said = json.loads(about.read_text())
         task = make_task(**said["task"])
+        version, _, _, _ = (said[name] for name in ("version", "examples", "split", "seed"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadRequest(f"{about}: not a NAME.task.json of `mnemolab data` ({error})") from error
-    if task.version != said["version"]:
-        raise BadRequest(
-            f"{about}: made by version {said['version']} of {task.name}, this is {task.version}; export again"
-        )
+    if task.version != version:
+        raise BadRequest(f"{about}: made by version {version} of {task.name}, this is {task.version}; export again")
     frame = tidy(_whole_numbers(predictions), task=task.name)
     for name in ("stage", "run_id"):
         frame[name] = frame[name].astype(str)

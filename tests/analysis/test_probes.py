@@ -264,3 +264,6 @@ def test_bad_predictions_are_named(exported):
     assert main(["probe", str(folder / "empty.parquet"), "--data", str(about)]) == 2
     with pytest.raises(BadRequest, match=r"not a NAME\.task\.json"):
         foreign_records(rows, folder / "x.parquet")
+    (folder / "old.task.json").write_text(json.dumps({"task": json.loads(about.read_text())["task"]}))
+    with pytest.raises(BadRequest, match=r"not a NAME\.task\.json.*version"):
+        foreign_records(rows, folder / "old.task.json")
