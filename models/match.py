@@ -6,8 +6,10 @@ embedding, head and positions aside), kda for the state.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from mnemolab.errors import BadRequest
+from mnemolab.kernels.operands import MAX_CHANNELS
 from mnemolab.models.accounting import count_parameters, skeleton
 from mnemolab.models.config import HeadsConfig, MemoryConfig, ModelConfig, RNNConfig
 from mnemolab.models.mixers.heads import HeadsMixer
@@ -49,15 +51,23 @@ def match_state(config: ModelConfig, reference: ModelConfig) -> ModelConfig:
     if not isinstance(first, HeadsMixer):
         raise BadRequest(f"match='state': the state of stage {config.name!r} has no size to solve for; choose 'params'")
     key_dim, value_dim = first.key_dim, first.value_dim
+    pair = 2 if config.positions == "rotary" else 1  # which turns pairs of key channels
+    most = MAX_CHANNELS if value_dim <= key_dim else int(MAX_CHANNELS * key_dim / value_dim)
     near = _solve(
-        lambda size: _channels(config, size, max(1, round(size * value_dim / key_dim))), _state, target, key_dim
+        lambda size: _channels(config, pair * size, max(1, round(pair * size * value_dim / key_dim))),
+        _state,
+        target,
+        key_dim // pair,
+        most // pair,
     )
     if abs(_state(near) - target) <= TOLERANCE / 4 * target:
         return near
     # both sizes are small integers, so the best pair is looked for around the ratio kept
     found = [near]
-    for keys in range(max(1, _keys(near) - 3), _keys(near) + 4):
-        found.append(_solve(lambda size, keys=keys: _channels(config, keys, size), _state, target, value_dim))
+    for keys in range(_keys(near) - 3 * pair, _keys(near) + 4 * pair, pair):
+        if 1 <= keys <= MAX_CHANNELS:
+            make = partial(_channels, config, keys)
+            found.append(_solve(make, _state, target, value_dim, MAX_CHANNELS))
     solved = min(found, key=lambda c: (abs(_state(c) - target) / target > TOLERANCE / 4, abs(_keys(c) - _keys(near))))
     return _checked(solved, _state(solved), target, "state elements", "key_dim and value_dim")
 
@@ -87,12 +97,16 @@ def _keys(config: ModelConfig) -> int:
 
 
 def _solve(
-    make: Callable[[int], ModelConfig], measure: Callable[[ModelConfig], int], target: int, start: int
+    make: Callable[[int], ModelConfig],
+    measure: Callable[[ModelConfig], int],
+    target: int,
+    start: int,
+    most: int = 1 << 20,
 ) -> ModelConfig:
-    """The config whose measure, which grows with the size, is nearest to the target: bisection over whole sizes."""
-    low, high = 1, max(2, start)
-    while measure(make(high)) < target and high < 1 << 20:
-        low, high = high, 2 * high
+    """The config whose measure, which grows with the size, is nearest to the target: bisection over sizes up to `most`."""
+    low, high = 1, min(max(2, start), most)
+    while measure(make(high)) < target and high < most:
+        low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if measure(make(middle)) < target else (low, middle)

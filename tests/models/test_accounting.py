@@ -80,6 +80,30 @@ def test_states_can_be_made_equal(name):
     assert found == pytest.approx(wanted, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *[(name, {"positions": "rotary", "recipe": "matched"}) for name in ("linear_attention", "mamba2", "kda")],
+        ("mamba2", {"positions": "rotary"}),
+        ("gated_deltanet", {"positions": "rotary", "heads": 3, "head_dim": 18}),
+        # channels near the most that a head can have
+        ("linear_attention", {"head_dim": 192}),
+        ("gla", {"head_dim": 150}),
+    ],
+    ids=str,
+)
+def test_states_can_be_made_equal_with_even_keys_and_near_the_most_channels(name, options):
+    options = {"vocab_size": 9, "recipe": "published", "depth": 1} | options
+    model = skeleton(model_config(name, match="state", **options))
+    reference = model_config("kda", **{key: value for key, value in options.items() if key != "positions"})
+    assert model.state_elements(0) == pytest.approx(skeleton(reference).state_elements(0), rel=0.02)
+
+
+def test_a_state_that_would_need_too_many_channels_is_refused_with_the_nearest():
+    with pytest.raises(BadRequest, match=r"'gla' cannot have \d+ state elements: the nearest .*key_dim and value_dim"):
+        model_config("gla", recipe="published", vocab_size=9, match="state", head_dim=256)
+
+
 def test_a_resized_model_runs():
     torch.manual_seed(0)
     model = make_model("gated_deltanet", vocab_size=9, recipe="published", match="state")
