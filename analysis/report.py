@@ -255,6 +255,8 @@ def _say(value: Any) -> str:
     if isinstance(value, float | np.floating):
         if float(value).is_integer() and abs(value) < 1e15:
             return f"{int(value):,}"
+        if 1000 <= abs(value) < 1e9:
+            return f"{value:,.0f}"
         return f"{value:.3f}" if 0.001 <= abs(value) < 1000 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int | np.integer) and not isinstance(value, bool) else str(value)
 

@@ -23,9 +23,8 @@ def check_claim(claim: Claim, check: Callable[[str, str], list[Check]], tier: st
     if worst.interval is not None:
         found |= {"low": _plain(worst.interval[0]), "high": _plain(worst.interval[1])}
     if not failed:
-        return Verdict(
-            claim, "supported", f"all {len(checks)} numbers keep their bounds", "a number outside its bounds", **found
-        )
+        kept = "its number keeps its bounds" if len(checks) == 1 else f"all {len(checks)} numbers keep their bounds"
+        return Verdict(claim, "supported", kept, "a number outside its bounds", **found)
     named = "; ".join(c.name for c in failed)
     if all(c.interval is not None and _touches(c) for c in failed):
         return Verdict(

@@ -86,6 +86,8 @@ def pending(claims: Mapping[str, Any]) -> str:
 def _say(value: float | None) -> str:
     if value is None:
         return ""
+    if 1000 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
     return f"{value:g}" if isinstance(value, int) or float(value).is_integer() else f"{value:.3g}"
 
 
