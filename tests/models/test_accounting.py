@@ -35,6 +35,13 @@ def test_counting_the_largest_allocates_nothing():
     assert [model.config.mixers[kind].family for kind in model.config.pattern].count("latent") == 24
 
 
+def test_a_table_that_is_the_head_too_is_used_by_every_token():
+    config = published_config("gpt2")
+    assert count_parameters(config) - count_parameters(config, active=True) == 1024 * 768  # positions alone
+    untied = model_config("gpt2", vocab_size=9, tie_embeddings=False)
+    assert count_parameters(untied) - count_parameters(untied, active=True) == 9 * 64
+
+
 def test_state_bytes_of_the_published_models():
     gpt2 = state_bytes(published_config("gpt2"), 1024)
     assert gpt2.cache_per_token == 36_864 and gpt2.fixed == 0 and gpt2.total == 1024 * 36_864
