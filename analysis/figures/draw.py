@@ -108,8 +108,12 @@ def chance_line(axes: Axes, frame: pd.DataFrame, x: str, column: str = "chance")
 
 
 def plain_log(axis, base: float = 10.0) -> None:
-    """Plain numbers at 1, 2 and 5 of each decade (or powers of `base`) on a log axis."""
-    subs = (1.0, 2.0, 5.0) if base == 10 else (1.0,)
+    """Plain numbers at 1, 2 and 5 of each decade (or powers of `base`) on a log axis whose limits are set; at 1 alone where
+    the labels would run into each other."""
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low) if 0 < low < high else 0.0
+    crowded = decades > (2.5 if axis.axis_name == "x" else 4)
+    subs = (1.0, 2.0, 5.0) if base == 10 and not crowded else (1.0,)
     axis.set_major_locator(LogLocator(base, subs=subs))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}")

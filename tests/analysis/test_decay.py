@@ -209,6 +209,19 @@ def test_a_gate_that_closes_has_the_least_half_life():
         decay.gate_half_lives(torch.full((1, 8, 1), torch.nan))
 
 
+def test_what_is_retained_is_the_recurrence_with_an_erase_per_channel():
+    """The erase key reads and the key writes: with an erase per channel the two differ, and swapping them shows."""
+    torch.manual_seed(0)
+    q, k, v = (x.double() for x in flat(1, 12, 2, 4))
+    k = torch.nn.functional.normalize(torch.randn_like(k), dim=-1)
+    g, e = -0.2 * torch.rand_like(k), torch.rand_like(k)
+    kept = decay.retained(Trace(0, "memory", q, k, v, g, e), torch.tensor([2]), 8)[0, 0]  # (D,H)
+    value = torch.zeros(1, 12, 2, 1).double()
+    value[:, 2] = 1
+    o = memory_scan(k[:, 2:3].expand_as(k), k, value, log_decay=g, erase=e)[0][0, 2:11, :, 0]
+    torch.testing.assert_close(kept, o / o[:1])
+
+
 def test_closed_and_open_gates_are_counted_beside_the_spread():
     """Channels with log-decay 0 and -inf: rates 0 and infinity, neither of which may turn the spread into NaN."""
     g = torch.tensor([0.0, -torch.inf, -0.1, -0.2, -0.4]).expand(1, 8, 1, 5)

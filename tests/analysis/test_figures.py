@@ -1,5 +1,7 @@
 """Figures that need a sweep or a special task, drawn from synthetic runs: they appear when they apply and say why not."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -203,3 +205,16 @@ def test_half_lives_panel_takes_points_and_densities(tmp_path):
     plot = inside.half_lives(pd.concat(parts))[0]
     save(plot, tmp_path)
     assert "Median trained half-life" in plot.alt and len(plot.figure.axes) == 2
+
+
+@pytest.mark.parametrize("decades", [1, 5])
+def test_labels_of_a_log_axis_do_not_run_into_each_other(decades):
+    names = {"task": "t", "arm": "kda", "run_id": "a", "seed": 0, "layer": 0, "offset": 0, "versions": 2}
+    frame = pd.DataFrame(names, index=range(40))
+    frame = frame.assign(predicted=np.geomspace(10.0 ** (1 - decades), 10, 40), log_odds=np.linspace(-1, 1, 40))
+    figure = inside.predicted_ratio(frame)[0].figure
+    figure.canvas.draw()
+    inside_view = figure.axes[0].get_window_extent()
+    boxes = [t.get_window_extent() for t in figure.axes[0].get_xticklabels() if t.get_text()]
+    boxes = sorted((b.x0, b.x1) for b in boxes if inside_view.x0 <= (b.x0 + b.x1) / 2 <= inside_view.x1)
+    assert len(boxes) >= 3 and all(end < start for (_, end), (start, _) in pairwise(boxes))

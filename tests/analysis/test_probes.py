@@ -1,6 +1,7 @@
 """Probes of real run folders with small models, and of predictions from elsewhere."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 import yaml
 
 from mnemolab.analysis import interventions
+from mnemolab.analysis.decay import residual_weights
 from mnemolab.analysis.foreign import foreign_records
 from mnemolab.analysis.probes import PROBES, run_probes
 from mnemolab.analysis.records import Study
 from mnemolab.cli import main
 from mnemolab.errors import BadRequest
 from mnemolab.models import make_model
+from mnemolab.models.mixers.memory import Operands
 from mnemolab.tasks import make_task
 from mnemolab.trainers.config import RunConfig
 from mnemolab.trainers.scoring import score
@@ -139,6 +142,23 @@ def test_a_wiped_state_forgets_what_came_before(kda):
         assert not torch.allclose(model(batch.inputs)[:, 10:], model(other)[:, 10:])
 
 
+def test_a_question_is_not_wiped():
+    """Questions longer than the position at which the context is wiped keep their own state."""
+    operands = Operands(*(torch.zeros(1, 20, 2, 8) for _ in range(3)))
+    setting = interventions.Setting(wipe_at=3, lengths=(50,))
+    assert interventions._wiped(0, operands, setting).log_decay is None
+    held = interventions._wiped(0, operands, replace(setting, lengths=(20,))).log_decay
+    assert held[0, 3].tolist() == [-60, -60] and held.sum() == -120
+
+
+def test_tied_gates_are_the_mean_of_the_two():
+    gates = {"erase": torch.full((1, 4, 2, 8), 0.2), "write": torch.full((1, 4, 2, 8), 0.6)}
+    operands = Operands(*(torch.zeros(1, 4, 2, 8) for _ in range(3)), **gates)
+    tied = interventions._tied(0, operands, interventions.Setting())
+    torch.testing.assert_close(tied.erase, torch.full((1, 4, 2), 0.4))
+    assert tied.write is tied.erase
+
+
 def test_effects_are_paired_and_leave_the_model_as_it_was(kda):
     model, task = kda
     batch = task.sample(torch.arange(4), split="test")
@@ -188,7 +208,9 @@ def test_hybrid_and_residual_interventions():
         with torch.no_grad():
             rule.query.normal_()
         kept = rule.query.clone()
-        outputs(k3, task, "uniform-residuals")
+        with interventions._held(k3, interventions.INTERVENTIONS["uniform-residuals"], interventions.Setting()):
+            weights = residual_weights(k3, batch.inputs)
+        torch.testing.assert_close(torch.tensor(weights["weight"]), torch.tensor(weights["uniform"]), rtol=1e-5, atol=0)
         assert torch.equal(rule.query, kept)
 
 
