@@ -148,13 +148,14 @@ def test_a_question_is_not_wiped():
     setting = interventions.Setting(wipe_at=3, lengths=(50,))
     assert interventions._wiped(0, operands, setting).log_decay is None
     held = interventions._wiped(0, operands, replace(setting, lengths=(20,))).log_decay
-    assert held[0, 3].tolist() == [-60, -60] and held.sum() == -120
+    assert held is not None and held[0, 3].tolist() == [-60, -60] and held.sum() == -120
 
 
 def test_tied_gates_are_the_mean_of_the_two():
     gates = {"erase": torch.full((1, 4, 2, 8), 0.2), "write": torch.full((1, 4, 2, 8), 0.6)}
     operands = Operands(*(torch.zeros(1, 4, 2, 8) for _ in range(3)), **gates)
     tied = interventions._tied(0, operands, interventions.Setting())
+    assert tied.erase is not None
     torch.testing.assert_close(tied.erase, torch.full((1, 4, 2), 0.4))
     assert tied.write is tied.erase
 
