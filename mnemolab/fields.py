@@ -30,6 +30,8 @@ def check(obj: Any) -> None:
         for item in value if isinstance(value, tuple) else (value,):
             if item is None:
                 continue
+            if isinstance(item, float) and item != item:  # NaN lies in no range and outside none
+                raise BadRequest(f"{f.name}=nan: give a number")
             if choices is not None and item not in choices:
                 raise BadRequest(f"{f.name}={item!r}: {hint(str(item), map(str, choices))}")
             if low is not None and item < low:

@@ -36,6 +36,7 @@ def test_types_are_converted():
         ({"pairs": 2.5}, ("task.pairs", "2.5")),
         ({"pairs": True}, ("task.pairs", "True")),
         ({"pairs": 0}, ("task.pairs=0", "least is 1")),
+        ({"rate": float("nan")}, ("task.rate=nan", "give a number")),
         ({"pairs": 10}, ("task.pairs=10", "most is 9")),
         ({"sizes": [3, 0]}, ("sizes=0", "least is 1")),
         ({"mode": "coppy"}, ("mode='coppy'", "did you mean 'copy'")),

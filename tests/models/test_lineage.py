@@ -274,3 +274,10 @@ def test_stage_presets_describe_models():
         sections = yaml.safe_load(files("mnemolab.configs").joinpath("stages", preset).read_text())
         assert list(sections) == ["model"]
         assert model_config(vocab_size=64, **sections["model"]).depth == sections["model"]["depth"]
+
+
+def test_an_mlp_is_eight_thirds_wide_in_eights_or_four_times():
+    """SwiGLU of 8/3 the width has the parameters of a plain MLP of 4; a multiple of 8 suits tensor cores."""
+    assert model_config("kda", vocab_size=9, width=64).hidden == 176
+    assert model_config("kda", vocab_size=9, width=96).hidden == 256
+    assert model_config("gpt2", vocab_size=9, width=64, recipe="published").hidden == 256
