@@ -7,6 +7,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
+from math import isnan
 from typing import Any, TypeVar
 
 from mnemolab.errors import BadRequest, hint
@@ -30,7 +31,7 @@ def check(obj: Any) -> None:
         for item in value if isinstance(value, tuple) else (value,):
             if item is None:
                 continue
-            if isinstance(item, float) and item != item:  # NaN lies in no range and outside none
+            if isinstance(item, float) and isnan(item):  # NaN lies in no range and outside none
                 raise BadRequest(f"{f.name}=nan: give a number")
             if choices is not None and item not in choices:
                 raise BadRequest(f"{f.name}={item!r}: {hint(str(item), map(str, choices))}")

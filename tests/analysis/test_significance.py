@@ -98,11 +98,12 @@ def test_kaplan_meier_limits_are_those_of_scipy():
         t, seen = np.ceil(rng.exponential(10, n)), rng.random(n) < 0.7
         theirs = stats.ecdf(stats.CensoredData.right_censored(t, ~seen)).sf
         bounds = theirs.confidence_interval(confidence_level=0.9, method="log-log")
-        ours = s.kaplan_meier(t, seen, confidence=0.9).set_index("time")
+        table = s.kaplan_meier(t, seen, confidence=0.9)
+        ours = {row["time"]: row for row in table.to_dict("records")}
         checked = 0
         for time, low, high in zip(theirs.quantiles, bounds.low.probabilities, bounds.high.probabilities, strict=True):
-            if time in ours.index and np.isfinite([low, high]).all() and ours.loc[time, "survival"] > 0:
-                assert ours.loc[time, ["low", "high"]].tolist() == pytest.approx([low, high], abs=1e-9)
+            if time in ours and np.isfinite([low, high]).all() and ours[time]["survival"] > 0:
+                assert [ours[time]["low"], ours[time]["high"]] == pytest.approx([low, high], abs=1e-9)
                 checked += 1
         assert checked >= 3
 
