@@ -1,5 +1,6 @@
 """What `mnemolab claims` does, step by step: plan, train, judge, write, draw."""
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -92,7 +93,7 @@ def judge_tier(
     figures = draw(verdicts, evidence, home / "figures")
     write_claims(verdicts, home, {**methods, "figures": figures})
     for verdict in verdicts:
-        effect = "" if verdict.effect is None else f"{verdict.effect:.3f}"
+        effect = "" if verdict.effect is None or math.isnan(verdict.effect) else f"{verdict.effect:.3f}"
         print(f"{verdict.claim.id:<26}{verdict.verdict:<18}{effect:>8}  {verdict.why}")
     supported, twins = twin_rate(verdicts)
     if twins:

@@ -180,6 +180,9 @@ def _why(verdict: str, found: Sequence[Contrast]) -> str:
         named = [c.name for c in found if c.outcome == "refuted"]
         return f"the 95% interval lies wholly outside what was predicted: {'; '.join(named)}"
     least = min(c.n for c in found)
+    if least == 0:
+        named = [c.name for c in found if c.n == 0]
+        return f"no seed meets the precondition, such as success at lag zero: {'; '.join(named)}"
     if least < LEAST:
         return f"with {least} seed{'s' * (least != 1)} no one-sided p can be below .05; it takes {LEAST} or more"
     named = [c.name for c in found if c.outcome == "inconclusive"]

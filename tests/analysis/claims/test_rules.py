@@ -126,6 +126,8 @@ def test_the_contrast_that_decides_is_reported():
 def test_no_seed_is_inconclusive_and_too_many_contrasts_are_refused():
     assert outcome(Sample("c", {})) == "inconclusive"
     assert judged(claim(), Judgement([])).verdict == "inconclusive"
+    nobody = judged(claim(), Judgement([Sample("falls with distance", {})]))
+    assert nobody.verdict == "inconclusive" and "no seed meets the precondition" in nobody.why
     with pytest.raises(BadRequest, match="11 contrasts"):
         contrasts([sample(0.1)] * 11, MARGIN, "family")
     with pytest.raises(BadRequest, match="not finite"):
