@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from mnemolab.analysis.cells import curve
 from mnemolab.analysis.claims.evidence import Evidence
@@ -73,6 +74,7 @@ def draw_step(step: Step, evidence: Evidence) -> Plot:
         intervals(axes, table, step.axis, looks)
         unit_axis(axes)
         axes.set_xlabel(words(step.axis))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # writes, versions and tokens are counted
         legend_above(figure, axes)
     ends = table.sort_values(step.axis).groupby("arm")["mean"].agg(["first", "last"])
     said = "; ".join(f"{arm}, {row['first']:.2f} to {row['last']:.2f}" for arm, row in ends.iterrows())
