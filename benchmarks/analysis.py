@@ -5,6 +5,7 @@ curves and fits run by run, versions, intrusions by class and age, stale/new rat
 JSON line is printed: seconds on the clock, seconds of CPU, peak memory.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -114,7 +115,8 @@ def measure(queries: int = 10_000_000) -> dict:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--folder"]:
-        print(json.dumps(analyse(Path(sys.argv[2]))))
-    else:
-        print(json.dumps(measure(*map(int, sys.argv[1:]))))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("queries", type=int, nargs="?", default=10_000_000)
+    parser.add_argument("--folder", type=Path, help="analyse the runs that lie here instead of writing some")
+    words = parser.parse_args()
+    print(json.dumps(measure(words.queries) if words.folder is None else analyse(words.folder)))

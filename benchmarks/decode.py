@@ -1,10 +1,11 @@
 """`mnemolab bench decode`: time and bytes of one more token, against the context that lies behind it."""
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from mnemolab.benchmarks.outcome import deliver
 
 SUMMARY = "decoding: milliseconds a token, tokens/s and state bytes against context, per stage"
 STAGES = ("lstm", "gpt2", "linear_attention", "mamba2", "gla", "deltanet", "gated_deltanet", "kda", "kimi_linear")
@@ -35,14 +36,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) is None:
             setattr(args, name, value)
     result = measure(args)
-    if args.save is not None:
-        args.save.parent.mkdir(parents=True, exist_ok=True)
-        with args.save.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
-    if args.json:
-        print(json.dumps(result))
-    else:
-        _show(result)
+    deliver(result, args, _show)
     return 0
 
 

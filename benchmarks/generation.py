@@ -1,9 +1,10 @@
 """`mnemolab bench generation`: examples a second of every task, at about 256 tokens."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
+
+from mnemolab.benchmarks.outcome import deliver
 
 SUMMARY = "examples/s of every task at 64 pairs in 256 tokens or its like, checked against the oracle first"
 
@@ -74,14 +75,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     result = measure(args)
-    if args.save is not None:
-        args.save.parent.mkdir(parents=True, exist_ok=True)
-        with args.save.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
-    if args.json:
-        print(json.dumps(result))
-    else:
-        _show(result)
+    deliver(result, args, _show)
     return 0 if all(row["correct"] for row in result["rows"]) else 1
 
 

@@ -1,9 +1,10 @@
 """`mnemolab bench kernels`: the recurrence on one device, as tables or JSON."""
 
 import argparse
-import json
 from importlib import import_module
 from pathlib import Path
+
+from mnemolab.benchmarks.outcome import deliver
 
 SUMMARY = "the memory recurrence: time, ratios to attention and to the plain loop, chunk sizes, FLOPs"
 
@@ -29,12 +30,5 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     module = import_module(DEVICES[args.device])
     result = module.measure(args)
-    if args.save is not None:
-        args.save.parent.mkdir(parents=True, exist_ok=True)
-        with args.save.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
-    if args.json:
-        print(json.dumps(result))
-    else:
-        module.show(result)
+    deliver(result, args, module.show)
     return 0

@@ -1,9 +1,10 @@
 """`mnemolab bench training`: optimiser steps a second, generation of the examples included."""
 
 import argparse
-import json
 from importlib import import_module
 from pathlib import Path
+
+from mnemolab.benchmarks.outcome import deliver
 
 SUMMARY = "training: steps/s, tokens/s, peak memory, time to the first step, eager against graph, per stage"
 STAGES = ("gpt2", "linear_attention", "deltanet", "gated_deltanet", "kda")
@@ -46,14 +47,7 @@ def run(args: argparse.Namespace) -> int:
     args.precision = args.precision or ("bf16" if args.device == "cuda" else "fp32")
     module = import_module("mnemolab.benchmarks.training_steps")
     result = module.measure(args)
-    if args.save is not None:
-        args.save.parent.mkdir(parents=True, exist_ok=True)
-        with args.save.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
-    if args.json:
-        print(json.dumps(result))
-    else:
-        module.show(result)
+    deliver(result, args, module.show)
     return 0 if result["checks_passed"] else 1
 
 

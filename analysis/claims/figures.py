@@ -170,7 +170,7 @@ def selection(evidence: Evidence) -> Plot:
         figure, axes = canvas(PAGE * 0.6, 3.1)
         for row in rows:
             colour = next((v for k, v in colours.items() if row["arm"].startswith(k)), "#444444")
-            mark = {"short": "v", "mid": "o", "long": "^"}.get(row["arm"].rpartition(" ")[2], "s")
+            mark = {"short": "v", "mid": "o", "long": "^", "channel": "D"}.get(row["arm"].rpartition(" ")[2], "s")
             spans = [
                 [[max(0.0, row[c] - row[f"{c} low"])], [max(0.0, row[f"{c} high"] - row[c])]] for c in reversed(CLASSES)
             ]

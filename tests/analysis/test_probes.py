@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from mnemolab.analysis import interventions
 from mnemolab.analysis.decay import residual_weights
@@ -21,7 +20,7 @@ from mnemolab.models import make_model
 from mnemolab.models.mixers.memory import Operands
 from mnemolab.tasks import make_task
 from mnemolab.trainers.config import RunConfig
-from mnemolab.trainers.scoring import score
+from tests.analysis.fresh import fresh_run
 
 SIZES: dict[str, Any] = {"width": 16, "depth": 1, "heads": 2, "head_dim": 8}
 
@@ -34,14 +33,7 @@ def folder(tmp_path_factory):
         config = RunConfig.from_dict(
             {"task": {"name": "key_overwrite", "ask": "mixed"}, "model": {"name": stage, **SIZES}}
         )
-        run = out / config.run_id
-        run.mkdir()
-        model, task = config.make_model().eval(), config.make_task()
-        score(model, task, 24, 0).to_parquet(run / "records.parquet")
-        torch.save({"state_dict": model.state_dict(), "config": config.to_dict(), "step": 0}, run / "model.pt")
-        (run / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
-        result = {"run_id": config.run_id, "status": "done", "test": {"accuracy": 0.1}, "device": "cpu"}
-        (run / "result.json").write_text(json.dumps(result))
+        fresh_run(out, config, 24)
     return out
 
 

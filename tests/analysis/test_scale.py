@@ -1,18 +1,15 @@
 """Ten million queries, and a probe of one run: in seconds of CPU, which a busy machine stretches less than the clock."""
 
-import json
 import os
 import resource
 import subprocess
 import sys
 
 import pytest
-import torch
-import yaml
 
 from mnemolab.benchmarks.analysis import measure
 from mnemolab.trainers.config import RunConfig
-from mnemolab.trainers.scoring import score
+from tests.analysis.fresh import fresh_run
 
 
 def test_the_benchmark_runs_and_counts():
@@ -35,15 +32,7 @@ def test_a_probe_of_one_run_takes_under_30_seconds(tmp_path):
             "model": {"name": "kda", "width": 64, "depth": 2, "heads": 2, "head_dim": 32},
         }
     )
-    run = tmp_path / "runs" / config.run_id
-    run.mkdir(parents=True)
-    torch.manual_seed(0)
-    model, task = config.make_model().eval(), config.make_task()
-    score(model, task, 1000, 0).to_parquet(run / "records.parquet")
-    torch.save({"state_dict": model.state_dict(), "config": config.to_dict(), "step": 0}, run / "model.pt")
-    (run / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
-    result = {"run_id": config.run_id, "status": "done", "test": {"accuracy": 0.1}, "device": "cpu"}
-    (run / "result.json").write_text(json.dumps(result))
+    run = fresh_run(tmp_path / "runs", config, 1000)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, "-m", "mnemolab", "probe", str(run), "--out", str(tmp_path / "page")],

@@ -9,8 +9,7 @@ from scipy import stats
 from mnemolab.tasks import TASKS, make_task
 from mnemolab.tasks.random import Random
 from mnemolab.tasks.schedule import balanced_counts, schedule, total_rebindings
-
-LIMIT = 1e-4
+from tests.tasks.chi_square import LIMIT, independent
 
 
 def column(batch, name, where=None):
@@ -23,14 +22,6 @@ def uniform(values, size):
     counts = values.bincount(minlength=size)
     assert len(counts) == size, counts
     assert size == 1 or stats.chisquare(counts).pvalue > LIMIT, counts
-
-
-def independent(a, b):
-    table = torch.zeros(int(a.max()) + 1, int(b.max()) + 1)
-    table.index_put_((a, b), torch.ones(len(a)), accumulate=True)
-    table = table[table.sum(1) > 0][:, table.sum(0) > 0]
-    assert min(table.shape) > 1
-    assert stats.chi2_contingency(table.numpy()).pvalue > LIMIT, table
 
 
 def test_key_overwrite_crosses_lag_and_version():
