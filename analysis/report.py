@@ -25,7 +25,7 @@ from mnemolab.analysis.statistics import iqm, mean_interval, survival_quantile, 
 from mnemolab.analysis.style import label, look
 from mnemolab.files import output_folder, write_text
 
-__all__ = ["Section", "Table", "build", "provenance", "render", "summary"]
+__all__ = ["Cell", "Section", "Table", "build", "picture", "provenance", "render", "rows_table", "said", "summary"]
 
 # Rows of a figure's data that the page shows; the CSV beside it has all.
 _SHOWN = 60
@@ -50,7 +50,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class _Cell:
+class Cell:
     text: str
     number: bool = False
 
@@ -58,8 +58,8 @@ class _Cell:
 @dataclass(frozen=True)
 class _Rows:
     caption: str
-    head: list[_Cell]
-    rows: list[list[_Cell]]
+    head: list[Cell]
+    rows: list[list[Cell]]
     left_out: int = 0
 
 
@@ -225,31 +225,31 @@ def render(title: str, sections: Sequence[Section], facts: Mapping[str, str], pa
         pictures = []
         for saved in section.figures:
             number += 1
-            pictures.append((number, _picture(saved)))
-        parts.append((section, [_rows(t.caption, t.data) for t in section.tables], pictures))
+            pictures.append((number, picture(saved)))
+        parts.append((section, [rows_table(t.caption, t.data) for t in section.tables], pictures))
     page = environment.get_template("report.html").render(title=title, parts=parts, facts=facts)
     return write_text(Path(path), page)
 
 
-def _picture(saved: Saved) -> _Picture:
+def picture(saved: Saved) -> _Picture:
     data = saved.png.read_bytes()
     width = int.from_bytes(data[16:20])  # of the PNG header, in pixels at 300 dpi
     source = "data:image/png;base64," + base64.b64encode(data).decode()
-    return _Picture(saved, source, width > 1200, _rows("The plotted numbers.", pd.read_csv(saved.csv)))
+    return _Picture(saved, source, width > 1200, rows_table("The plotted numbers.", pd.read_csv(saved.csv)))
 
 
-def _rows(caption: str, frame: pd.DataFrame) -> _Rows:
+def rows_table(caption: str, frame: pd.DataFrame) -> _Rows:
     numeric = [pd.api.types.is_numeric_dtype(frame[c]) for c in frame.columns]
-    head = [_Cell(str(c).replace("_", " "), n) for c, n in zip(frame.columns, numeric, strict=True)]
+    head = [Cell(str(c).replace("_", " "), n) for c, n in zip(frame.columns, numeric, strict=True)]
     shown = frame.head(_SHOWN)
     rows = [
-        [_Cell(_say(value), n) for value, n in zip(row, numeric, strict=True)]
+        [Cell(said(value), n) for value, n in zip(row, numeric, strict=True)]
         for row in shown.itertuples(index=False, name=None)
     ]
     return _Rows(caption, head, rows, len(frame) - len(shown))
 
 
-def _say(value: Any) -> str:
+def said(value: Any) -> str:
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
         return "–"
     if isinstance(value, float | np.floating):

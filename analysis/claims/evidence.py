@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mnemolab.models.backbone import Backbone
     from mnemolab.tasks.base import Batch, Task
 
-__all__ = ["Evidence", "Ran", "Values"]
+__all__ = ["Evidence", "Ran", "Values", "difference"]
 
 # sequences that probes of a model read
 SEQUENCES = 128
@@ -126,6 +126,7 @@ class Values:
 
 
 def difference(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+    """a - b, over the seeds that both have."""
     return {seed: a[seed] - b[seed] for seed in a if seed in b}
 
 

@@ -78,7 +78,7 @@ def _pictures(folder: Path, rows: Sequence[Mapping[str, Any]], ids: Sequence[str
         files = {kind: folder / "figures" / row[kind] for kind in ("png", "pdf", "csv")}
         if files["png"].exists() and files["csv"].exists():
             saved = Saved(row["name"], row["title"], row["caption"], row["alt"], **files)
-            found.append((len(found) + 1, report._picture(saved), row["claims"]))
+            found.append((len(found) + 1, report.picture(saved), row["claims"]))
     return found
 
 
@@ -100,7 +100,7 @@ def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
         if row[name]:
             frame = pd.DataFrame([c | {"interval": _between(c["low"], c["high"])} for c in row[name]])
             tables.append(
-                report._rows(
+                report.rows_table(
                     caption, _numeric(frame.drop(columns="p").rename(columns=_CONTRAST)[list(_CONTRAST.values())])
                 )
             )
@@ -108,7 +108,7 @@ def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
         if row[name]:
             frame = pd.DataFrame(row[name])
             frame = frame[[c for c in _ORDER if c in frame] + [c for c in frame if c not in _ORDER]]
-            tables.append(report._rows(caption, _numeric(frame)))
+            tables.append(report.rows_table(caption, _numeric(frame)))
     design = {
         "Source": row["source"],
         "Kind": row["kind"],
@@ -123,7 +123,7 @@ def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
     }
     cells = [
         _cell(row["effect"]),
-        report._Cell(_between(row["low"], row["high"])),
+        report.Cell(_between(row["low"], row["high"])),
         _cell(row["margin"] if row["contrasts"] else None),
         _cell(row["p"]),
         _cell(row["seeds"] or None),
@@ -144,11 +144,11 @@ def _numeric(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(value: float | None) -> Any:
-    return report._Cell(report._say(value), True)
+    return report.Cell(report.said(value), True)
 
 
 def _between(low: float | None, high: float | None) -> str:
-    return "–" if low is None or high is None else f"{report._say(low)} to {report._say(high)}"
+    return "–" if low is None or high is None else f"{report.said(low)} to {report.said(high)}"
 
 
 def _facts(methods: Mapping[str, Any]) -> dict[str, str]:
@@ -218,10 +218,10 @@ def _methods_tables(methods: Mapping[str, Any]) -> list[Any]:
         for s, r in rs.items()
     ]
     if rates:
-        tables.append(report._rows("Learning rates that the pilot chose.", pd.DataFrame(rates)))
+        tables.append(report.rows_table("Learning rates that the pilot chose.", pd.DataFrame(rates)))
     hashes = [{"experiment": name, "frozen hash": value} for name, value in methods.get("hashes", {}).items()]
     if hashes:
-        tables.append(report._rows("Experiments and their frozen hashes.", pd.DataFrame(hashes)))
+        tables.append(report.rows_table("Experiments and their frozen hashes.", pd.DataFrame(hashes)))
     return tables
 
 

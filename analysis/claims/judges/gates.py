@@ -1,16 +1,14 @@
 """Gates and erasures of trained models: what is left of a write, by the recurrence itself."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from mnemolab.analysis.claims.claim import Judgement, Sample
-from mnemolab.analysis.claims.evidence import Evidence, Ran
+from mnemolab.analysis.claims.evidence import Evidence, Ran, difference
 from mnemolab.analysis.claims.judges.logistic import gain
-from mnemolab.analysis.claims.judges.reading import kept_shares, rebound_pairs
+from mnemolab.analysis.claims.judges.reading import kept_shares, only, rebound_pairs
 from mnemolab.analysis.decay import Trace, channel_table, dispersion, trace
 from mnemolab.analysis.interventions import effects
 from mnemolab.kernels import memory_scan
@@ -116,8 +114,8 @@ def channels_multi_timescale(evidence: Evidence) -> Judgement:
         {cell: evidence.values("retention", measure, cell, [arm]) for cell in ("main", "one timescale")}
         for measure in (spread_growth, _damage)
     )
-    two, one = (lambda found: found["main"].of(arm)), (lambda found: found["one timescale"].of(arm))
-    beyond = lambda found: {s: two(found)[s] - one(found)[s] for s in two(found) if s in one(found)}
+    one = lambda found: found["one timescale"].of(arm)
+    beyond = lambda found: difference(found["main"].of(arm), one(found))
     return Judgement(
         samples=[
             Sample("spread of decay rates, growth beyond the placebo task", beyond(growth), margin=0.1),
@@ -142,13 +140,8 @@ def channels_multi_timescale(evidence: Evidence) -> Judgement:
 def spread_growth(run: Ran) -> float:
     """Standard deviation of ln decay rate over channels, trained minus initial, mean over heads."""
     before = [t for t in trace(run.initial, run.batch.inputs[:32]) if t.kind == "memory"]
-    after = [replace(t, **_few(t)) for t in run.traces]
+    after = [only(t, slice(32)) for t in run.traces]
     return float(_spread(after) - _spread(before))
-
-
-def _few(found: Trace) -> dict[str, Tensor]:
-    names = ("q", "k", "v", "log_decay", "erase", "write")
-    return {n: getattr(found, n)[:32] for n in names if getattr(found, n) is not None}
 
 
 def _spread(traces: list[Trace]) -> float:

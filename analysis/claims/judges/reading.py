@@ -28,8 +28,8 @@ def value_position(inputs: Tensor, values: Tensor) -> Tensor:
     return (inputs == values[:, None]).int().argmax(1)
 
 
-def only(found: Trace, chosen: Tensor) -> Trace:
-    """The trace of the sequences that `chosen` (B,) marks."""
+def only(found: Trace, chosen: Tensor | slice) -> Trace:
+    """The trace of the sequences that `chosen`, a mask (B,) or a slice, picks."""
     names = ("q", "k", "v", "log_decay", "erase", "write")
     return replace(found, **{n: None if getattr(found, n) is None else getattr(found, n)[chosen] for n in names})
 
