@@ -13,14 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
-from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy
+from mnemolab.kernels.neighbours.cross_entropy import IGNORED, scored_cross_entropy
 from mnemolab.models.channels import make_channel_mixer
+from mnemolab.models.channels.mlp import GLU, MLP
 from mnemolab.models.config import ModelConfig
 from mnemolab.models.initialise import initialise
 from mnemolab.models.mixers import MIXERS
 from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.norms import make_norm
 from mnemolab.models.residual import AttentionResidual, SumResidual, residual_block
+from mnemolab.models.rows import take
 from mnemolab.models.state import repeat_state, select_state
 
 __all__ = ["Backbone", "Block"]
@@ -36,6 +38,11 @@ class Block(nn.Module):
         self.mixer: Mixer = MIXERS[chosen.family](config, chosen)
         self.channel = make_channel_mixer(config, layer)
         self.norm2 = nn.Identity() if self.channel is None else make_norm(config.norm, config.width, config.norm_eps)
+
+    @property
+    def tokenwise(self) -> bool:
+        """Whether the channel mixer treats every token for itself; a router in training also counts them all."""
+        return self.channel is None or isinstance(self.channel, MLP | GLU)
 
     def mix(self, x: Tensor, state: Any, need_state: bool, one: bool) -> tuple[Tensor, Any]:
         """What the token mixer makes of the normed stream x (B,T,D), and its state."""
@@ -92,9 +99,22 @@ class Backbone(nn.Module):
         """Tokens (B,T) -> (hidden (B,T,D) after the final norm, state or None). Continues from `state`."""
         return self._run(inputs, state, return_state, one=False)
 
+    def features_at(self, inputs: Tensor, rows: Tensor) -> Tensor:
+        """`features` of tokens (B,T) at `rows` (R,) of the B*T positions, row-major: (R,D).
+
+        Behind the last memory every position is for itself, so there nothing is computed for the other positions.
+        """
+        return self._run(inputs, None, False, one=False, rows=rows)[0][0]
+
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the scored positions, targets (B,T) with -100 elsewhere; a scalar."""
-        return scored_cross_entropy(self.features(inputs)[0], self.head_weight, targets)
+        if targets.shape != inputs.shape or (inputs.is_cuda and torch.cuda.is_current_stream_capturing()):
+            # a graph cannot wait for the number of scored positions; shapes that do not fit are named below
+            return scored_cross_entropy(self.features(inputs)[0], self.head_weight, targets)
+        rows = (targets != IGNORED).flatten().nonzero()[:, 0]
+        return scored_cross_entropy(
+            self.features_at(inputs, rows)[None], self.head_weight, targets.flatten()[None, rows]
+        )
 
     def prefill(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Tokens (B,T) -> (logits (B,T,vocabulary), state after the last token)."""
@@ -109,7 +129,9 @@ class Backbone(nn.Module):
     def _logits(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.head_weight.to(hidden.dtype))
 
-    def _run(self, inputs: Tensor, state: Any, need_state: bool, one: bool) -> tuple[Tensor, Any]:
+    def _run(
+        self, inputs: Tensor, state: Any, need_state: bool, one: bool, rows: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         h = self._embed(inputs)
         held: dict[str, Any] = {"layers": []}
         if self.positions is not None:
@@ -117,12 +139,19 @@ class Backbone(nn.Module):
         states = [None] * len(self.blocks) if state is None else state["layers"]
         stream = self.residual.open(h)
         for block, layer_state in zip(self.layers, states, strict=True):
-            y, layer_state = block.mix(stream.read(block.norm1), layer_state, need_state, one)
+            x = stream.read(block.norm1)
+            if rows is not None and block is self.blocks[-1] and block.tokenwise:
+                y = block.mixer.at(x, rows)
+                stream.keep(rows)
+                rows = None
+            else:
+                y, layer_state = block.mix(x, layer_state, need_state, one)
             stream.write(y)
             if block.channel is not None:
                 stream.write(block.channel(stream.read(block.norm2)))
             held["layers"].append(layer_state)
-        return stream.read(self.norm), held if need_state else None
+        hidden = stream.read(self.norm)
+        return hidden if rows is None else take(hidden, rows), held if need_state else None
 
     def _embed(self, inputs: Tensor) -> Tensor:
         try:

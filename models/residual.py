@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mnemolab.kernels.neighbours.attention_residual import attention_residual
 from mnemolab.models.norms import add_norm
 from mnemolab.models.precision import KeepsFp32
+from mnemolab.models.rows import take
 
 __all__ = ["AttentionResidual", "AttentionStream", "SumResidual", "SumStream", "residual_block"]
 
@@ -24,6 +25,11 @@ class SumStream:
         self.h, x = add_norm(norm, self.h, self.last)
         self.last = None
         return x
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with `rows` (R,) of the positions alone, as a batch of one; see `take`."""
+        self.h = take(self.h, rows)
+        self.last = None if self.last is None else take(self.last, rows)
 
     def write(self, y: Tensor) -> None:
         self.h = self.h if self.last is None else self.h + self.last
@@ -54,6 +60,10 @@ class AttentionStream:
     def read(self, norm: nn.Module) -> Tensor:
         site, self.sites = self.sites, self.sites + 1
         return norm(attention_residual(self.sources, self.rule.query[site], self.rule.gain[site], eps=self.rule.eps))
+
+    def keep(self, rows: Tensor) -> None:
+        self.finished = [take(source, rows) for source in self.finished]
+        self.partial = None if self.partial is None else take(self.partial, rows)
 
     def write(self, y: Tensor) -> None:
         if self.partial is None:

@@ -28,8 +28,9 @@ def query_loss(model: Backbone, inputs: Tensor, positions: Tensor, wanted: Tenso
 
     Equals `model.loss`. No operation waits for the host.
     """
-    hidden = model.features(inputs)[0]
-    rows = hidden.gather(1, positions.clamp(min=0)[..., None].expand(-1, -1, hidden.shape[-1])).flatten(0, 1)
+    B, T = inputs.shape
+    where = torch.arange(0, B * T, T, device=inputs.device)[:, None] + positions.clamp(min=0)
+    rows = model.features_at(inputs, where.flatten())
     kind = rows.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
     return _RowLoss.apply(rows, model.head_weight, wanted.flatten(), dtype)  # type: ignore[return-value]
@@ -40,6 +41,24 @@ def _fused(rows: Tensor) -> bool:
     if rows.dtype == torch.float64 or find_spec("triton") is None:
         return False
     return rows.is_cuda or interpreted()
+
+
+def _softmax_error(logits: Tensor, target: Tensor, share: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """d loss / d logits in the dtype of logits (R,N), and the rows' parts of the loss (R,); target (R,1)."""
+    scores = F.log_softmax(logits, -1, dtype=wide)
+    losses = -scores.gather(1, target)[:, 0] * share
+    error = scores.exp_().scatter_add_(1, target, -torch.ones_like(scores[:, :1]))
+    return error.mul_(share[:, None]).to(logits.dtype), losses
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b, summed in total's dtype, which may be wider than that of a and b."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    elif a.is_cuda:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += (a @ b).to(total.dtype)
 
 
 class _RowLoss(torch.autograd.Function):
@@ -55,24 +74,22 @@ class _RowLoss(torch.autograd.Function):
             used = wanted != IGNORED
             share = used.float() / used.sum().clamp(min=1)  # (R,)
             target = wanted.clamp(min=0)[:, None]
-            loss = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
-            grad_rows, grad_weight = torch.empty_like(x), torch.zeros_like(weight, dtype=loss.dtype)
+            wide = torch.promote_types(rows.dtype, torch.float32)
+            losses = torch.empty(x.shape[0], dtype=wide, device=rows.device)
+            grad_rows, grad_weight = torch.empty_like(x), torch.zeros_like(weight, dtype=wide)
             size = max(1, LOGITS_AT_ONCE // weight.shape[0])
             for first in range(0, x.shape[0], size):
                 piece = slice(first, first + size)
-                logits = F.linear(x[piece], w)
+                error = F.linear(x[piece], w)
                 if _fused(rows):
                     from mnemolab.kernels.triton.softmax_error import softmax_error_
 
-                    loss += softmax_error_(logits, wanted[piece], share[piece]).sum()
-                    error = logits
+                    softmax_error_(error, wanted[piece], share[piece], losses[piece])
                 else:
-                    scores = F.log_softmax(logits, -1, dtype=loss.dtype)
-                    loss -= (scores.gather(1, target[piece])[:, 0] * share[piece]).sum()
-                    error = scores.exp_().scatter_add_(1, target[piece], -torch.ones_like(scores[:, :1]))
-                    error = error.mul_(share[piece, None]).to(dtype)  # d loss / d logits
-                grad_rows[piece] = error @ w
-                grad_weight += (error.T @ x[piece]).to(loss.dtype)
+                    error, losses[piece] = _softmax_error(error, target[piece], share[piece], wide)
+                torch.mm(error, w, out=grad_rows[piece])
+                _add_product(grad_weight, error.T, x[piece])
+            loss = losses.sum()
         ctx.save_for_backward(grad_rows.to(rows.dtype), grad_weight.to(weight.dtype))
         return loss
 

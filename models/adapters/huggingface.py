@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy
+from mnemolab.models.rows import take
 
 __all__ = ["HuggingFaceModel"]
 
@@ -60,6 +61,10 @@ class HuggingFaceModel(nn.Module):
         wanted = {self.cache_name: state, "use_cache": return_state or state is not None}
         out = self.model.base_model(input_ids=ids, **wanted)
         return out.last_hidden_state, getattr(out, self.cache_name) if return_state else None
+
+    def features_at(self, inputs: Tensor, rows: Tensor) -> Tensor:
+        """`features` of tokens (B,T) at `rows` (R,) of the B*T positions, row-major: (R,D)."""
+        return take(self.features(inputs)[0], rows)[0]
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the scored positions, targets (B,T) with -100 elsewhere; a scalar."""

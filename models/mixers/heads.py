@@ -19,6 +19,7 @@ from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.norms import RMSNorm
 from mnemolab.models.outward import Outward
 from mnemolab.models.positions import rotate
+from mnemolab.models.rows import take
 from mnemolab.models.short_conv import ShortConv
 
 __all__ = ["HeadsMixer"]
@@ -108,6 +109,11 @@ class HeadsMixer(Mixer):
         q, k, v, gate, held = self.project(x, state)
         o, memory = self.remember(x, q, k, v, state, need_state)
         return self.close(o, gate), held | memory if need_state else None
+
+    def at(self, x: Tensor, rows: Tensor) -> Tensor:
+        q, k, v, gate, _ = self.project(x, None)
+        o, _ = self.remember(x, q, k, v, None, False)
+        return self.close(take(o, rows), None if gate is None else take(gate, rows))
 
     def step(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         x = x[:, None]
