@@ -18,6 +18,8 @@ MAX_CHANNELS = 256
 # added to the denominator when `normalize` is set; Katharopoulos et al. 2020 (arXiv 2006.16236) use the same
 EPSILON = 1e-6
 
+_FLOATING = frozenset((torch.float64, torch.float32, torch.bfloat16, torch.float16))
+
 State = Tensor | tuple[Tensor, Tensor]
 
 
@@ -63,6 +65,11 @@ class Operands:
         """Every operand that is there, by its public name."""
         names = ("q", "k", "v", "log_decay", "erase", "write", "state0", "norm0")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def requires_grad(self) -> bool:
+        """Whether any operand wants a gradient."""
+        operands = (self.q, self.k, self.v, self.log_decay, self.erase, self.write, self.state0, self.norm0)
+        return any(x is not None and x.requires_grad for x in operands)
 
     def first_state(self) -> Tensor:
         """(B,H,K,V), or (B,H,K,V+1) with the denominator as last column when `normalize` is set; zeros if none came."""
@@ -134,14 +141,16 @@ def check_operands(
     for name, channels in (("K", K), ("V", V)):
         if not 1 <= channels <= MAX_CHANNELS:
             raise BadRequest(f"{name}={channels} channels per head; it must be 1 to {MAX_CHANNELS}, so use more heads")
-    _shape("k", k, {"(B,T,H,K)": (B, T, H, K)}, q)
-    _shape("v", v, {"(B,T,H,V)": (B, T, H, V)}, q)
+    if k.shape != q.shape:
+        _shape("k", k, {"(B,T,H,K)": (B, T, H, K)}, q)
+    if v.shape[:3] != q.shape[:3]:
+        _shape("v", v, {"(B,T,H,V)": (B, T, H, V)}, q)
     for name, value, wide, width in (
         ("log_decay", log_decay, "K", K),
         ("erase", erase, "K", K),
         ("write", write, "V", V),
     ):
-        if value is not None:
+        if value is not None and value.shape != (B, T, H):
             _shape(name, value, {"(B,T,H)": (B, T, H), f"(B,T,H,{wide})": (B, T, H, width)}, q)
     state0, norm0 = _split_state(initial_state, normalize, state_name)
     if state0 is not None:
@@ -166,6 +175,9 @@ def check_operands(
 
 
 def _floating(name: str, value: Tensor, q: Tensor) -> None:
+    usual = isinstance(value, Tensor) and value.dtype in _FLOATING and value.layout is torch.strided
+    if usual and value.device == q.device:
+        return  # in few operations: on a GPU the host's time counts
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a floating-point torch.Tensor")
     if not value.dtype.is_floating_point or value.dtype.itemsize == 1:

@@ -115,7 +115,7 @@ def memory_step(
             raise TypeError(f"{name} has dtype {held.dtype}; it is updated in place and must be {operands.state_dtype}")
         if held is not None:
             check_writable(name, held)
-    if torch.is_grad_enabled() and any(value.requires_grad for value in operands.named().values()):
+    if torch.is_grad_enabled() and operands.requires_grad():
         # the old state is needed in the backward pass, and the caller's tensor is about to be overwritten
         copies = {name: value.clone() for name in ("state0", "norm0") if (value := getattr(operands, name)) is not None}
         operands = replace(operands, **copies)

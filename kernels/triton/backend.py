@@ -20,9 +20,11 @@ def supports(operands: Operands) -> str | None:
     """None when Triton can run them, else the reason in a few words."""
     if operands.device.type != "cuda" and not interpreted():
         return f"the tensors are on {operands.device.type}, and the Triton kernels need a CUDA device"
-    for name, value in operands.named().items():
-        if value.dtype == torch.float64:
-            return f"{name} is float64, and the Triton kernels compute in float32"
+    x = operands
+    given = (x.q, x.k, x.v, x.log_decay, x.erase, x.write, x.state0, x.norm0)
+    if any(value is not None and value.dtype == torch.float64 for value in given):
+        name = next(name for name, value in x.named().items() if value.dtype == torch.float64)
+        return f"{name} is float64, and the Triton kernels compute in float32"
     if not _INSTALLED:
         return "Triton is not installed"
     return None

@@ -1,25 +1,52 @@
 """Launches with their compiled kernel kept at hand.
 
-Triton's own call looks at every argument to find the compiled kernel: some 40 us with 60 arguments, more than most of our
-kernels take on mini-model shapes. Here the caller says once what the arguments are specialised on, and a dictionary answers.
+Triton's own call looks at every argument to find the compiled kernel, asks the driver about every pointer and calls hooks
+that are not there: some 60 us with 60 arguments, more than most of our kernels take on mini-model shapes. Here the caller
+says once what the arguments are specialised on, a dictionary answers, and pointers are plain addresses.
 """
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from mnemolab.kernels.triton.table import interpreted
 
-__all__ = ["launch", "miscompiled", "specialisation"]
+__all__ = ["Ready", "addresses", "launch", "miscompiled", "specialisation"]
 
 
 def specialisation(*operands: Tensor | None) -> tuple:
     """All that Triton specialises a kernel on for operands of a known shape: dtype, strides and 16-byte alignment."""
-    return tuple(
-        None if x is None else (x.dtype, x.stride(), x.data_ptr() % 16) for x in operands
-    )  # fmt: skip
+    return tuple([None if x is None else (x.dtype, x.stride(), x.data_ptr() % 16) for x in operands])
+
+
+def addresses(*operands: Tensor | None) -> list[int | None]:
+    """What a compiled kernel needs of its operands."""
+    return [None if x is None else x.data_ptr() for x in operands]
+
+
+class Ready:
+    """A compiled kernel with the constants that its launches end with; tensors may be given as their addresses."""
+
+    __slots__ = ("_compiled", "_constants", "_device", "_function", "_hooks", "_packed", "_run", "_stream")
+
+    def __init__(self, compiled: Any, constants: tuple):
+        from triton import knobs
+        from triton.runtime.driver import driver
+
+        self._compiled, self._constants = compiled, constants
+        self._run, self._function, self._packed = compiled.run, compiled.function, compiled.packed_metadata
+        self._device, self._stream = driver.active.get_current_device(), driver.active.get_current_stream
+        self._hooks = knobs.runtime
+
+    def __call__(self, programs: int, args: tuple) -> None:
+        enter = self._hooks.launch_enter_hook
+        if enter is not None and enter.calls:  # a profiler of Triton's own listens
+            self._compiled[(programs, 1, 1)](*args, *self._constants)
+            return
+        stream = self._stream(self._device)
+        self._run(programs, 1, 1, stream, self._function, self._packed, None, None, None, *args, *self._constants)
 
 
 # Triton 3.6 (its LLVM) packs two 32-bit shifts into one 64-bit word and forgets to cut the lower one: the thread number
@@ -44,19 +71,17 @@ def compile_sound(kernel: Any, programs: int, args: tuple, named: dict[str, Any]
 
 
 def launch(
-    known: dict[Hashable, Any], key: Hashable, kernel: Any, programs: int, args: tuple,
-    constants: Callable[[], dict[str, Any]], warps: int, stages: int,
+    made: dict[Any, Ready], kernel: Any, programs: int, args: tuple, constants: Callable[[], dict[str, Any]], warps: int,
+    stages: int,
 ) -> None:  # fmt: skip
-    """Run `kernel` on a grid of `programs`. `known` and `key` together must fix `constants`, the options and whatever
-    Triton specialises on; `constants` are the kernel's last parameters, in its order."""
-    key = (key, kernel)
-    found = known.get(key)
+    """Run `kernel` on a grid of `programs`. `made` belongs to one set of constants, options and all that Triton specialises
+    on; `constants` are the kernel's last parameters, in its order. A kernel not yet in `made` wants tensors in `args`."""
+    found = made.get(kernel)
     if found is None:
         named = constants()
         if interpreted():
             kernel[(programs,)](*args, **named)
             return
         compiled = compile_sound(kernel, programs, args, named, warps, stages)
-        found = known[key] = compiled, tuple(named[name] for name in kernel.arg_names[len(args) :])
-    compiled, values = found
-    compiled[(programs, 1, 1)](*args, *values)
+        found = made[kernel] = Ready(compiled, tuple(named[name] for name in kernel.arg_names[len(args) :]))
+    found(programs, args)

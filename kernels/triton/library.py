@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnemolab.kernels.triton.scan import KEPT, flat, geometry, kept_shapes, rows, run_backward, run_forward
+from mnemolab.kernels.triton.scan import flat, geometry, rows, run_backward, run_forward
 
 __all__ = ["compiled_scan"]
 
@@ -19,11 +19,11 @@ def scan_forward(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None, write: Tensor | None,
     state0: Tensor | None, norm0: Tensor | None, normalize: bool, scale: float,
 ) -> list[Tensor]:  # fmt: skip
-    """o, state, norm, then what `scan.KEPT` names."""
+    """o, state, norm, the workspace."""
     geo = geometry(q, v, log_decay, erase, write, normalize, scale)
     gates = [flat(x) for x in (log_decay, erase, write, state0, norm0)]
-    o, state, norm, kept = run_forward(geo, rows(q), rows(k), rows(v), *gates, save=True)
-    return [o, state, *(q.new_empty(0) if x is None else x for x in (norm, *kept.values()))]
+    o, state, norm, work = run_forward(geo, rows(q), rows(k), rows(v), *gates, save=True)
+    return [o, state, q.new_empty(0) if norm is None else norm, work]
 
 
 @scan_forward.register_fake
@@ -31,49 +31,43 @@ def _(q, k, v, log_decay, erase, write, state0, norm0, normalize, scale):
     geo = geometry(q, v, log_decay, erase, write, normalize, scale)
     state = q.new_empty(geo.B, geo.H, geo.K, geo.V, dtype=torch.float32)
     norm = q.new_empty(geo.B, geo.H, geo.K, dtype=torch.float32) if normalize else q.new_empty(0)
-    shapes = kept_shapes(geo, True)
-    kept = [q.new_empty(shapes[n][0], dtype=shapes[n][1]) if n in shapes else q.new_empty(0) for n in KEPT]
     o = torch.empty((geo.B, geo.T, geo.H, geo.V), dtype=v.dtype, device=v.device)
-    return [o, state, norm, *kept]
+    return [o, state, norm, geo.layout("saved").empty(q.device)]
 
 
 @torch.library.custom_op("mnemolab::scan_backward", mutates_args=())
 def scan_backward(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None, write: Tensor | None,
     state0: Tensor | None, norm0: Tensor | None, normalize: bool, scale: float,
-    kept: list[Tensor], o: Tensor, do: Tensor | None, dstate: Tensor | None, dnorm: Tensor | None,
+    work: Tensor, o: Tensor, do: Tensor | None, dstate: Tensor | None, dnorm: Tensor | None,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of q, k, v, log_decay, erase, write, state0, norm0."""
     geo = geometry(q, v, log_decay, erase, write, normalize, scale)
-    held = kept_shapes(geo, True)
-    named = {name: x if name in held else None for name, x in zip(KEPT, kept, strict=True)}
     do = torch.zeros(v.shape, dtype=v.dtype, device=v.device) if do is None else do.contiguous()
     dtypes = (None if state0 is None else state0.dtype, None if norm0 is None else norm0.dtype)
     gradients = run_backward(
-        geo, rows(q), rows(k), rows(v), flat(log_decay), flat(erase), flat(write), named, o, do, flat(dstate),
+        geo, rows(q), rows(k), rows(v), flat(log_decay), flat(erase), flat(write), work, o, do, flat(dstate),
         flat(dnorm), dtypes,
     )  # fmt: skip
     return [q.new_empty(0) if x is None else x for x in gradients]
 
 
 @scan_backward.register_fake
-def _(q, k, v, log_decay, erase, write, state0, norm0, normalize, scale, kept, o, do, dstate, dnorm):
+def _(q, k, v, log_decay, erase, write, state0, norm0, normalize, scale, work, o, do, dstate, dnorm):
     operands = (q, k, v, log_decay, erase, write, state0, norm0)
     return [q.new_empty(0) if x is None else torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in operands]
 
 
 def _setup(ctx: Any, inputs: tuple, output: list[Tensor]) -> None:
     *operands, ctx.normalize, ctx.scale = inputs
-    o, _, _, *kept = output
-    ctx.save_for_backward(*operands, o, *kept)
+    o, _, _, work = output
+    ctx.save_for_backward(*operands, o, work)
 
 
 def _backward(ctx: Any, gradients: list[Tensor | None]) -> tuple[Tensor | None, ...]:
-    *saved, o = ctx.saved_tensors[:9]
+    *saved, o, work = ctx.saved_tensors
     do, dstate, dnorm = gradients[:3]
-    found = scan_backward(
-        *saved, ctx.normalize, ctx.scale, list(ctx.saved_tensors[9:]), o, do, dstate, dnorm if ctx.normalize else None
-    )
+    found = scan_backward(*saved, ctx.normalize, ctx.scale, work, o, do, dstate, dnorm if ctx.normalize else None)
     return *(None if x is None else g for x, g in zip(saved, found, strict=True)), None, None
 
 

@@ -16,9 +16,10 @@ from mnemolab.kernels.operands import EPSILON, Operands, State
 from mnemolab.kernels.triton.backward import backward_kernel
 from mnemolab.kernels.triton.forward import forward_kernel
 from mnemolab.kernels.triton.gradients import gradient_kernel
-from mnemolab.kernels.triton.launch import launch, specialisation
+from mnemolab.kernels.triton.launch import addresses, launch, specialisation
 from mnemolab.kernels.triton.prepare import prepare_kernel
 from mnemolab.kernels.triton.table import Config, choose, padded
+from mnemolab.kernels.triton.workspace import Layout
 
 __all__ = ["Geometry", "run_backward", "run_forward", "scan"]
 
@@ -38,12 +39,21 @@ class Geometry:
     normalize: bool
     scale: float
     config: Config
-    # compiled kernels of this geometry, by device and what the operands are specialised on
-    known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    # compiled kernels of this geometry, by device and what the operands are specialised on; complete where there is a key
+    known: dict[Any, dict] = field(default_factory=dict, compare=False, repr=False)
+    layouts: dict[str, Layout] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def NT(self) -> int:
         return -(-self.T // self.config.C)
+
+    def layout(self, what: str) -> Layout:
+        """What lies where in the workspace of a forward pass (`saved` for a backward pass, or `forward`) or a `backward`."""
+        found = self.layouts.get(what)
+        if found is None:
+            parts = backward_parts(self) if what == "backward" else kept_parts(self, what == "saved")
+            found = self.layouts[what] = Layout(parts)
+        return found
 
     @property
     def prepares(self) -> bool:
@@ -88,12 +98,9 @@ def strides(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2)
 
 
-# what the forward pass leaves for the backward pass, by the names of `prepare.py` and `forward.py`
-KEPT = ("W", "A", "X", "Q", "K", "G", "S", "U", "den", "z", "r")
-
-
-def kept_shapes(geo: Geometry, save: bool) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and dtype of every tensor of KEPT that this scan has; heads first, chunks of one head contiguous."""
+def kept_parts(geo: Geometry, save: bool) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """What the forward pass computes on the way and, with `save`, leaves for the backward pass, by the names of `prepare.py`
+    and `forward.py`: shape, heads first so that the chunks of one head lie together, and dtype."""
     P, wide = geo.config.precision, torch.float32
     at = (geo.B * geo.H, geo.NT)
     C, BK, FV = geo.config.C, padded(geo.K), padded(geo.V)
@@ -116,24 +123,55 @@ def kept_shapes(geo: Geometry, save: bool) -> dict[str, tuple[tuple[int, ...], t
     return found
 
 
+def backward_parts(geo: Geometry) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """What `backward.py` leaves for `gradients.py`."""
+    P, wide = geo.config.precision, torch.float32
+    at = (geo.B * geo.H, geo.NT)
+    C, BK, FV = geo.config.C, padded(geo.K), padded(geo.V)
+    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"D": ((*at, BK, FV), P.store)}
+    if geo.erase:
+        found["dU"] = (*at, C, FV), P.store
+    if geo.normalize:
+        found["dz"], found["dden"] = ((*at, BK), wide), ((*at, C), wide)
+        if geo.erase:
+            found["dr"] = (*at, C), wide
+    return found
+
+
+def new_like(x: Tensor | None) -> Tensor | None:
+    """An empty contiguous tensor of x's shape, dtype and device."""
+    if x is None:
+        return None
+    return torch.empty_like(x) if x.is_contiguous() else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
 def run_forward(
     geo: Geometry, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
     write: Tensor | None, state0: Tensor | None, norm0: Tensor | None, save: bool,
-) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor | None]]:  # fmt: skip
-    """o, the final state, the final denominator state, and what the backward pass needs. Operands have passed `rows`
-    and `flat`. Every element of every output is written by exactly one program."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:  # fmt: skip
+    """o, the final state, the final denominator state, and the workspace, which the backward pass needs if `save`.
+    Operands have passed `rows` and `flat`. Every element of every output is written by exactly one program."""
     B, T, H, K, V = geo.B, geo.T, geo.H, geo.K, geo.V
     config, NT, BH = geo.config, geo.NT, geo.B * geo.H
     C, BK, FV, P = config.C, padded(K), padded(V), config.precision
-    key = (q.device, save, specialisation(q, k, v, log_decay, erase, write, state0, norm0))
-    kept: dict[str, Tensor | None] = dict.fromkeys(KEPT)
-    for name, (shape, dtype) in kept_shapes(geo, save).items():
-        kept[name] = torch.empty(shape, dtype=dtype, device=q.device)
+    layout = geo.layout("saved" if save else "forward")
+    work = layout.empty(q.device)
+    o = torch.empty((B, T, H, V), dtype=v.dtype, device=v.device)
+    state = torch.empty((B, H, K, V), dtype=torch.float32, device=q.device)
+    norm = torch.empty((B, H, K), dtype=torch.float32, device=q.device) if geo.normalize else None
+    key = (q.get_device(), save, specialisation(q, k, v, log_decay, erase, write, state0, norm0))
+    made = geo.known.get(key)
+    given: Any = (q, k, v, log_decay, erase, write, state0, norm0, o, state, norm)
+    if made is None:
+        made, part = {}, layout.views(work)
+    else:
+        given, part = addresses(*given), layout.addresses(work.data_ptr())
+    q_, k_, v_, g_, e_, w_, s_, z_, o_, state_, norm_ = given
     if geo.prepares:
         launch(
-            geo.known, key, prepare_kernel, BH * NT,
+            made, prepare_kernel, BH * NT,
             (
-                q, k, log_decay, erase, kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
+                q_, k_, g_, e_, part["W"], part["A"], part["X"], part["Q"], part["K"], part["G"],
                 *strides(q), *strides(k), T, H, NT,
             ),
             lambda: {
@@ -142,15 +180,11 @@ def run_forward(
             },
             config.prepare_warps, 1,
         )  # fmt: skip
-    o = torch.empty((B, T, H, V), dtype=v.dtype, device=v.device)
-    state = torch.empty((B, H, K, V), dtype=torch.float32, device=q.device)
-    norm = torch.empty((B, H, K), dtype=torch.float32, device=q.device) if geo.normalize else None
     launch(
-        geo.known, key, forward_kernel, BH * (FV // config.BV),
+        made, forward_kernel, BH * (FV // config.BV),
         (
-            q, k, v, log_decay, write, state0, norm0,
-            kept["W"], kept["A"], kept["X"], kept["Q"], kept["K"], kept["G"],
-            o, state, norm, kept["S"], kept["U"], kept["den"], kept["z"], kept["r"],
+            q_, k_, v_, g_, w_, s_, z_, part["W"], part["A"], part["X"], part["Q"], part["K"], part["G"],
+            o_, state_, norm_, part["S"], part["U"], part["den"], part["z"], part["r"],
             *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale, EPSILON,
         ),
         lambda: {
@@ -160,39 +194,42 @@ def run_forward(
         },
         config.recurrence_warps, config.recurrence_stages,
     )  # fmt: skip
-    return o, state, norm, kept
+    if made:
+        geo.known[key] = made
+    return o, state, norm, work
 
 
 def run_backward(
     geo: Geometry, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
-    write: Tensor | None, kept: dict[str, Tensor | None], o: Tensor | None, do: Tensor, dstate: Tensor | None,
-    dnorm: Tensor | None, dtypes: tuple[torch.dtype | None, torch.dtype | None],
+    write: Tensor | None, work: Tensor, o: Tensor | None, do: Tensor, dstate: Tensor | None, dnorm: Tensor | None,
+    dtypes: tuple[torch.dtype | None, torch.dtype | None],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Gradients of q, k, v, log_decay, erase, write, state0, norm0; `dtypes` are those of the last two, None if absent."""
+    """Gradients of q, k, v, log_decay, erase, write, state0, norm0; `work` is the forward pass's workspace, `dtypes` are
+    those of the last two, None if absent."""
     B, T, H, K, V = geo.B, geo.T, geo.H, geo.K, geo.V
     config, NT, BH = geo.config, geo.NT, geo.B * geo.H
     C, BK, FV, P = config.C, padded(K), padded(V), config.precision
-
-    def new(*shape: int, dtype: torch.dtype = P.store) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=q.device)
-
-    def like(x: Tensor | None) -> Tensor | None:
-        return None if x is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-    D = new(BH, NT, BK, FV)
-    dU = new(BH, NT, C, FV) if geo.erase else None
-    dz = dr = dden = None
-    if geo.normalize:
-        dz, dden = new(BH, NT, BK, dtype=torch.float32), new(BH, NT, C, dtype=torch.float32)
-        dr = new(BH, NT, C, dtype=torch.float32) if geo.erase else None
-    ds0 = None if dtypes[0] is None else new(B, H, K, V, dtype=dtypes[0])
-    dz0 = None if dtypes[1] is None else new(B, H, K, dtype=dtypes[1])
-    key = (q.device, specialisation(q, k, v, log_decay, erase, write, do, dstate, dnorm), dtypes)
+    saved, layout = geo.layout("saved"), geo.layout("backward")
+    passed = layout.empty(q.device)
+    dq, dk, dv, dg, de, dw = (new_like(x) for x in (q, k, v, log_decay, erase, write))
+    ds0 = None if dtypes[0] is None else torch.empty((B, H, K, V), dtype=dtypes[0], device=q.device)
+    dz0 = None if dtypes[1] is None else torch.empty((B, H, K), dtype=dtypes[1], device=q.device)
+    key = (q.get_device(), specialisation(q, k, v, log_decay, erase, write, do, dstate, dnorm), dtypes)
+    made = geo.known.get(key)
+    given: Any = (
+        q, k, v, log_decay, erase, write, o, do, dstate, dnorm, dq, dk, dv, dg, de, dw, ds0, dz0,
+    )  # fmt: skip
+    if made is None:
+        made, kept, part = {}, saved.views(work), layout.views(passed)
+    else:
+        given = addresses(*given)
+        kept, part = saved.addresses(work.data_ptr()), layout.addresses(passed.data_ptr())
+    q_, k_, v_, g_, e_, w_, o_, do_, dstate_, dnorm_, dq_, dk_, dv_, dg_, de_, dw_, ds0_, dz0_ = given
     launch(
-        geo.known, key, backward_kernel, BH * (FV // config.BV),
+        made, backward_kernel, BH * (FV // config.BV),
         (
-            q, k, log_decay, o, do, kept["den"], kept["W"], kept["A"], kept["Q"], kept["K"], kept["G"],
-            dstate, dnorm, D, dU, dz, dr, dden, ds0, dz0,
+            q_, k_, g_, o_, do_, kept["den"], kept["W"], kept["A"], kept["Q"], kept["K"], kept["G"],
+            dstate_, dnorm_, part["D"], part["dU"], part["dz"], part["dr"], part["dden"], ds0_, dz0_,
             *strides(q), *strides(k), T, H, NT, geo.scale,
         ),
         lambda: {
@@ -201,12 +238,11 @@ def run_backward(
         },
         config.recurrence_warps, config.recurrence_stages,
     )  # fmt: skip
-    dq, dk, dv, dg, de, dw = (like(x) for x in (q, k, v, log_decay, erase, write))
     launch(
-        geo.known, key, gradient_kernel, BH * -(-NT // config.gradient_run),
+        made, gradient_kernel, BH * -(-NT // config.gradient_run),
         (
-            q, k, v, log_decay, erase, write, do, kept["den"], kept["A"], kept["X"], kept["S"], kept["U"], D, dU,
-            kept["z"], kept["r"], dz, dr, dden, dq, dk, dv, dg, de, dw,
+            q_, k_, v_, g_, e_, w_, do_, kept["den"], kept["A"], kept["X"], kept["S"], kept["U"], part["D"], part["dU"],
+            kept["z"], kept["r"], part["dz"], part["dr"], part["dden"], dq_, dk_, dv_, dg_, de_, dw_,
             *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale,
         ),
         lambda: {
@@ -216,6 +252,8 @@ def run_backward(
         },
         config.gradient_warps, config.gradient_stages,
     )  # fmt: skip
+    if made:
+        geo.known[key] = made
     return dq, dk, dv, dg, de, dw, ds0, dz0
 
 
@@ -227,22 +265,21 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
         q, k, v = rows(q), rows(k), rows(v)
         log_decay, erase, write, state0, norm0 = (flat(x) for x in (log_decay, erase, write, state0, norm0))
-        o, state, norm, kept = run_forward(geo, q, k, v, log_decay, erase, write, state0, norm0, save=True)
+        o, state, norm, work = run_forward(geo, q, k, v, log_decay, erase, write, state0, norm0, save=True)
         ctx.geo = geo
-        ctx.dtypes = tuple(None if x is None else x.dtype for x in (state0, norm0))
+        ctx.dtypes = (None if state0 is None else state0.dtype, None if norm0 is None else norm0.dtype)
         # only the denominator's gradient reads the output again
-        ctx.save_for_backward(q, k, v, log_decay, erase, write, o if geo.normalize else None, *kept.values())
+        ctx.save_for_backward(q, k, v, log_decay, erase, write, o if geo.normalize else None, work)
         ctx.set_materialize_grads(False)
         return o, state, norm
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: Tensor | None, dstate: Tensor | None, dnorm: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, log_decay, erase, write, o, *values = ctx.saved_tensors
+        q, k, v, log_decay, erase, write, o, work = ctx.saved_tensors
         do = torch.zeros(v.shape, dtype=v.dtype, device=v.device) if do is None else do.contiguous()
         gradients = run_backward(
-            ctx.geo, q, k, v, log_decay, erase, write, dict(zip(KEPT, values, strict=True)), o, do,
-            flat(dstate), flat(dnorm), ctx.dtypes,
+            ctx.geo, q, k, v, log_decay, erase, write, work, o, do, flat(dstate), flat(dnorm), ctx.dtypes
         )  # fmt: skip
         return *gradients, None
 
@@ -265,7 +302,7 @@ def scan(operands: Operands, chunk_size: int | None = None) -> tuple[Tensor, Sta
     if x.q.is_cuda and x.q.get_device() != torch.cuda.current_device():
         with torch.cuda.device(x.q.device):
             return scan(x)
-    if torch.is_grad_enabled() and any(value.requires_grad for value in x.named().values()):
+    if torch.is_grad_enabled() and x.requires_grad():
         o, state, norm = _Scan.apply(x.q, x.k, x.v, *gates, geo)  # type: ignore[misc]
     else:
         o, state, norm, _ = run_forward(geo, rows(x.q), rows(x.k), rows(x.v), *map(flat, gates), save=False)

@@ -76,7 +76,7 @@ def step_kernel(
 def step(operands: Operands) -> tuple[Tensor, State]:
     """o (B,1,H,V) and the state, which is the given one, updated in place, when no gradient is wanted."""
     x = operands
-    if x.q.numel() == 0 or (torch.is_grad_enabled() and any(value.requires_grad for value in x.named().values())):
+    if x.q.numel() == 0 or (torch.is_grad_enabled() and x.requires_grad()):
         return scan(x)
     B, _, H, K, V = x.sizes
     make = {"dtype": torch.float32, "device": x.device}

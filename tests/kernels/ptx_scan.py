@@ -81,12 +81,12 @@ def errors(kind, K, V, dtype, T, normalize):
     chosen = scan.choose
     launches: list[Any] = []
     scan.choose = lambda dtype, programs, *rest: chosen(dtype, MANY, *rest)
-    scan.launch = lambda known, key, kernel, programs, args, constants, warps, stages: launches.append(
+    scan.launch = lambda made, kernel, programs, args, constants, warps, stages: launches.append(
         (kernel, args, {**constants(), "num_warps": warps, "num_stages": stages}, programs)
     )
     geo = scan.geometry(q, v, *gates, normalize, 0.5)
-    o, _, _, kept = scan.run_forward(geo, q, k, v, *gates, None, None, save=True)
-    found = scan.run_backward(geo, q, k, v, *gates, kept, o if normalize else None, do, None, None, (None, None))
+    o, _, _, work = scan.run_forward(geo, q, k, v, *gates, None, None, save=True)
+    found = scan.run_backward(geo, q, k, v, *gates, work, o if normalize else None, do, None, None, (None, None))
     memory = Memory([x for x in (*operands, do) if x is not None])
     for kernel, args, kwargs, programs in launches:
         execute(kernel, args, kwargs, programs, memory)
