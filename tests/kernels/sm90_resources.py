@@ -38,7 +38,7 @@ def catch(launches: list):
     def run(self, *args, grid, warmup, **kwargs):
         launches.append((self, args, kwargs))
 
-    def kept(known, key, kernel, programs, args, constants, warps, stages):
+    def kept(made, kernel, programs, args, constants, warps, stages):
         launches.append((kernel, args, {**constants(), "num_warps": warps, "num_stages": stages}))
 
     JITFunction.run = run
@@ -99,8 +99,8 @@ def run_scan(kind: str, D: int, dtype: torch.dtype) -> None:
     norm = kind == "linear"
     geo = scan.geometry(q, q, gate(decay), gate(erase), gate(write), norm, 0.5)
     gates = gate(decay), gate(erase), gate(write)
-    o, _, _, kept = scan.run_forward(geo, q, q, q, *gates, None, None, save=True)
-    scan.run_backward(geo, q, q, q, *gates, kept, o if norm else None, q, None, None, (None, None))
+    o, _, _, work = scan.run_forward(geo, q, q, q, *gates, None, None, save=True)
+    scan.run_backward(geo, q, q, q, *gates, work, o if norm else None, q, None, None, (None, None))
 
 
 def run_neighbours() -> None:
