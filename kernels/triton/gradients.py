@@ -78,7 +78,7 @@ def gradient_kernel(
             upto = exp(G, P_SUM)
             after = exp(after, P_SUM)
         if ERASE:
-            X = tl.load(square(X_ptr + chunk * (C * C), C))
+            X = tl.load(square(X_ptr + chunk * (C * C), C)).to(tl.float32)
         elif DECAY == 2:
             A = tl.load(square(A_ptr + chunk * (C * C), C)).to(tl.float32)
         else:

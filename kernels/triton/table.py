@@ -13,8 +13,8 @@ __all__ = ["Config", "Precision", "choose", "interpreted", "padded"]
 
 @dataclass(frozen=True)
 class Precision:
-    """How products are formed: "bf16", or Triton's precision of float32 operands. `store` holds what kernels pass on,
-    `decayed` the queries and keys times their decay, whose size never exceeds that of the operands."""
+    """How products are formed: "bf16", or Triton's precision of float32 operands. `store` holds what kernels pass on, but
+    `decayed` the queries and keys times their decay, and the (C, C) products A and X: they are of the operands' own size."""
 
     native: str
     pair: str
@@ -28,7 +28,8 @@ class Precision:
 
 
 # bfloat16 outputs: products of the inputs themselves are exact in bf16, what was computed goes in as tf32. float16 has the
-# ten bits of tf32, so decayed queries and keys lose nothing by it (bf16 there cost a third of the error budget).
+# ten bits of tf32, so decayed queries and keys lose nothing by it (bf16 there cost a third of the error budget, and bf16 in
+# A and X another third, or all of it on keys that erase each other).
 FAST = Precision("bf16", "tf32", "bf16", "tf32", "tf32", "tf32", "tf32", torch.bfloat16, torch.float16)
 # float32 and float16 outputs: three tf32 products make a float32 one
 EXACT = Precision(

@@ -188,17 +188,17 @@ def split_gate_mask(half, C: tl.constexpr):
 
 @triton.jit
 def unit_lower_inverse(L, C: tl.constexpr, P: tl.constexpr):
-    """(I + L)^-1 for strictly lower L (C, C): Neumann doubling in blocks of 8, then merges X - X E X.
+    """(I + L)^-1 for strictly lower L (C, C): blocks of 2 are I - L, then merges X - X E X double them.
 
-    The series alone loses 1e9 at C = 64 on near-collinear keys; blocks of 8 keep it below 1e-6.
+    A Neumann series in blocks of 8 takes as many products, but its powers outgrow the inverse on near-collinear keys and
+    cancel: in tf32 that cost identical keys an error of 1.2e-2 in the output, where this one costs 1e-3.
     """
     i = tl.arange(0, C)
     row = i[:, None]
     col = i[None, :]
-    N = tl.where(row // 8 == col // 8, -L, 0.0)
-    N2 = mm(N, N, P)
-    X = tl.where(row == col, 1.0, 0.0) + N + N2 + mm(N, N2, P)
-    X += mm(X, mm(N2, N2, P), P)
+    X = tl.where(row == col, 1.0, 0.0) - tl.where(row // 2 == col // 2, L, 0.0)
+    X = _merge(X, L, 2, C, P)
+    X = _merge(X, L, 4, C, P)
     if C > 8:
         X = _merge(X, L, 8, C, P)
     if C > 16:
