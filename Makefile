@@ -32,7 +32,7 @@ gpu:
 	-$(PYTHON) -m pytest -q -p no:benchmark tests/gpu tests/kernels/test_triton_neighbours.py > $(OUT)/tests.txt 2>&1
 	tail -n 3 $(OUT)/tests.txt
 	-$(PYTHON) -m mnemolab bench training --device cuda --kernels 30 --against zoology-numbers --save $(OUT)/training.jsonl
-	-$(PYTHON) -m mnemolab.benchmarks.kernels_gpu --ours $(OUT)/kernels.jsonl
+	-$(PYTHON) -m mnemolab bench kernels --device cuda --ours --save $(OUT)/kernels.jsonl
 	-$(PYTHON) -m mnemolab bench decode --device cuda --save $(OUT)/decode.jsonl
 	-$(PYTHON) -m mnemolab bench generation --device cuda --save $(OUT)/generation.jsonl
 

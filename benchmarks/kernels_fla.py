@@ -2,20 +2,21 @@
 
 As released, fla-core 0.6.0 refuses gated backward passes on Hopper with Triton 3.4 to 3.7.0 (its issue 640: a miscompile).
 The guard is lifted here, and every result is checked against float64 before it is timed; a wrong one is not timed.
-Its autotuner takes one to three minutes an op and head size; `warm` runs it in parallel processes, with short trials, and
-leaves the choices in Triton's cache.
+Its autotuner compiles for one to three minutes an op and head size. `compile_all` does that in parallel processes and leaves
+the code in Triton's cache; the trials that choose are then run one after the other, on a GPU that does nothing else.
 """
 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-__all__ = ["describe", "sides", "warm"]
+__all__ = ["compile_all", "describe", "shorten_trials", "sides"]
 
 
 def installed() -> bool:
@@ -83,36 +84,53 @@ def sides(op: str) -> dict[str, Callable[[dict], Any]]:
 
 
 def shorten_trials() -> None:
-    """Autotuning with trials of 10 ms instead of 100: its choices change little, its time much."""
+    """Autotuning with trials of 20 ms instead of 100: its choices change little, its time much."""
     import triton
 
-    bench = partial(triton.testing.do_bench, warmup=3, rep=10)
+    bench = partial(triton.testing.do_bench, warmup=5, rep=20)
     triton.runtime.driver.active.get_benchmarker = lambda: bench
 
 
-def warm(pairs: list[tuple[str, int]], workers: int) -> None:
-    """Tune fla for every (op, head size) in processes of their own, at most `workers` at once."""
-    environment = {**os.environ, "FLA_CACHE_RESULTS": "1", "OMP_NUM_THREADS": "1"}
-    waiting, running = list(pairs), []
-    while waiting or running:
+def _compile_only() -> None:
+    """Autotuning that runs every candidate once and measures none."""
+    import triton
+
+    def bench(function: Callable[[], Any], quantiles: tuple[float, ...] = (0.5,), **rest: Any) -> list[float]:
+        function()
+        return [1.0] * len(quantiles)
+
+    triton.runtime.driver.active.get_benchmarker = lambda: bench
+
+
+def compile_all(ops: list[str], shapes: list[tuple[int, ...]], workers: int, seconds: float = 420.0) -> None:
+    """Compile what fla's autotuner would try for every op and shape, in `workers` processes, for at most `seconds`."""
+    # fla tunes by heads and channels; other sizes share its choice
+    kinds = {(shape[2], shape[3]): shape for shape in shapes}
+    # the widest heads compile longest, so they begin
+    waiting = [(op, shape) for shape in sorted(kinds.values(), key=lambda shape: -shape[3]) for op in ops]
+    environment = {**os.environ, "FLA_CACHE_RESULTS": "0", "OMP_NUM_THREADS": "1"}
+    running: list[subprocess.Popen] = []
+    end = time.monotonic() + seconds
+    while (waiting or running) and time.monotonic() < end:
         while waiting and len(running) < workers:
-            op, D = waiting.pop(0)
-            running.append(
-                subprocess.Popen([sys.executable, "-m", "mnemolab.benchmarks.kernels_fla", op, str(D)], env=environment)
-            )
-        running[0].wait()
+            op, shape = waiting.pop(0)
+            command = [sys.executable, "-m", "mnemolab.benchmarks.kernels_fla", op, ",".join(map(str, shape))]
+            running.append(subprocess.Popen(command, env=environment))
+        time.sleep(0.2)
         running = [process for process in running if process.poll() is None]
+    for process in running:
+        process.kill()
+    if waiting or running:
+        print(f"fla: {len(waiting) + len(running)} of its tunings were not compiled beforehand", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    from mnemolab.benchmarks.kernels_gpu import LARGE, MINI, Case, operands
+    from mnemolab.benchmarks.kernels_gpu import Case, operands
 
-    op, D = sys.argv[1], int(sys.argv[2])
-    shorten_trials()
-    for shape in MINI + LARGE:
-        if shape[3] == D:
-            for side, run in sides(op).items():
-                try:
-                    Case(run, operands(op, shape)).both()
-                except Exception as error:  # noqa: BLE001 (it is reported, and the benchmark meets it again)
-                    print(f"{side} {shape}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr, flush=True)
+    _compile_only()
+    _op, _shape = sys.argv[1], tuple(map(int, sys.argv[2].split(",")))
+    for _side, _run in sides(_op).items():
+        try:
+            Case(_run, operands(_op, _shape)).both()
+        except Exception as error:  # noqa: BLE001 (it is reported, and the benchmark meets it again)
+            print(f"{_side} {_shape}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr, flush=True)

@@ -6,7 +6,6 @@ moved once: the roofline is bytes / COPY.
 """
 
 import json
-import os
 import sys
 import time
 from argparse import Namespace
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
 from mnemolab.benchmarks import kernels_fla
-from mnemolab.errors import BadRequest
+from mnemolab.errors import BadRequest, unknown
 from mnemolab.kernels import explain_backend, memory_scan
 
 __all__ = ["LARGE", "MINI", "OPS", "Row", "measure", "show"]
@@ -229,27 +228,47 @@ def first_calls(ops: tuple[str, ...] = tuple(OPS)) -> dict[str, float]:
     return found
 
 
+def _asked(args: Namespace) -> tuple[list[str], list[tuple[int, ...]]]:
+    """Ops and shapes that `--ops` and `--sizes` name; all of them by default."""
+    ops = [name for name in (getattr(args, "ops", None) or ",".join(OPS)).split(",") if name]
+    for name in ops:
+        if name not in OPS:
+            raise unknown("op", name, OPS)
+    sizes = (getattr(args, "sizes", None) or ("quick" if getattr(args, "quick", False) else "mini,large")).split(",")
+    known = {"mini": MINI, "large": LARGE, "quick": MINI[:2]}
+    for name in sizes:
+        if name not in known:
+            raise unknown("size", name, known)
+    return ops, [shape for name in sizes for shape in known[name]]
+
+
 def measure(args: Namespace) -> dict[str, Any]:
     if not torch.cuda.is_available():
         raise BadRequest("--device cuda: no CUDA device is visible; use --device cpu")
     import triton
 
-    quick = getattr(args, "quick", False)
-    shapes = MINI[:2] if quick else MINI + LARGE
-    rep, rounds = (20, 1) if quick else (40, 2)
+    ops, shapes = _asked(args)
+    rep, rounds = (20, 1) if getattr(args, "quick", False) else (40, 2)
+    other = not getattr(args, "ours", False)
     header: dict[str, Any] = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "fla": kernels_fla.describe(), "copy_bytes_per_second": COPY, "dtype": "bfloat16, float32 gates",
     }  # fmt: skip
-    header["first_call_seconds"] = first_calls()
+    header["first_call_seconds"] = first_calls(tuple(ops))
     print(json.dumps(header), file=sys.stderr, flush=True)
+    if other and kernels_fla.installed():
+        if args.compile_workers:
+            kernels_fla.compile_all(ops, shapes, args.compile_workers)
+        kernels_fla.shorten_trials()
     # every shape goes to stderr as it is done, so that a run that is cut short still has its rows
     rows: list[Row] = []
     for shape in shapes:
-        for op in OPS:
+        for op in ops:
             sides: dict[str, Callable] = {"mnemolab": lambda x, op=op: ours(op, x)}
-            if getattr(args, "fla", True):
+            if other:
                 sides |= kernels_fla.sides(op)
+            if getattr(args, "compiled", False):
+                sides["torch.compile"] = torch.compile(lambda x, op=op: ours(op, x, "chunked"))
             for row in measure_shape(op, shape, sides, rep, rounds):
                 rows.append(row)
                 print(json.dumps(asdict(row)), file=sys.stderr, flush=True)
@@ -293,7 +312,7 @@ def show(result: dict[str, Any]) -> None:
         if row["side"] == "mnemolab":
             line += f" {row['roofline'] or 0:5.0%} {row['error'] or 0:.1e} {row['gradient_error'] or 0:.1e}"
             theirs = [
-                r for r in rows if r["op"] == row["op"] and tuple(r["shape"]) == shape and r["side"] != "mnemolab"
+                r for r in rows if r["op"] == row["op"] and tuple(r["shape"]) == shape and r["side"].startswith("fla")
             ]
             for name in ("both", "graph_both"):
                 best = min((r[name] for r in theirs if r[name]), default=None)
@@ -306,19 +325,14 @@ def show(result: dict[str, Any]) -> None:
             line += "  " + row["note"]
         print(line)
     for row in rows:
-        if row["side"].startswith("fla") and row["note"]:
+        if row["side"] == "torch.compile" and row["both"]:
+            print(
+                f"  {row['op']} {tuple(row['shape'])}: torch.compile of the plain form takes {row['both']:.3f} ms fwd+bwd"
+            )
+        if row["side"] != "mnemolab" and row["note"]:
             print(f"  {row['side']} {row['op']} {tuple(row['shape'])}: {row['note']}")
     for (large, name), values in summary.items():
         print(
             f"{'large' if large else 'mini'} shapes, {'eager' if name == 'both' else 'graph'} fwd+bwd: "
             f"geometric mean {geometric(values):.2f}x, worst {min(values):.2f}x, {len(values)} pairs"
         )
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("FLA_CACHE_RESULTS", "1")
-    outcome = measure(Namespace(quick="--quick" in sys.argv, fla="--ours" not in sys.argv))
-    if len(sys.argv) > 1 and not sys.argv[-1].startswith("--"):
-        with open(sys.argv[-1], "a", encoding="utf-8") as file:
-            file.write(json.dumps(outcome) + "\n")
-    show(outcome)
