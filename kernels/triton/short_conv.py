@@ -1,4 +1,9 @@
-"""Short causal convolution, forward and backward, one launch each. The plain form is `neighbours/short_conv.py`."""
+"""Short causal convolution with what follows it in a mixer (SiLU, unit heads, the split), one launch a direction.
+
+The plain forms are in `neighbours/short_conv.py`. A program walks through time with the last rows in registers, so that
+every row of the input, the outputs and their gradients crosses the memory bus about once. Its tile is G segments of time by
+BD channels; a walk over a segment begins with the W - 1 rows before it and, backward, goes on over the W - 1 rows after it.
+"""
 
 # Triton gives these operators their meaning: pyright reads plain Python
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
@@ -11,171 +16,294 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.neighbours.short_conv import MAX_TAPS, MAX_UNIT
+from mnemolab.kernels.triton.conv_tiles import activate, before, convolve, over_heads, row_of, segments_of, tap, tile_of
 from mnemolab.kernels.triton.table import padded
 
-__all__ = ["short_conv"]
+__all__ = ["MAX_TAPS", "MAX_UNIT", "short_conv", "short_conv_qkv"]
 
-ROWS = 32
-
-
-@triton.jit
-def _input(x_ptr, cache_ptr, b, t, d, T, D, W: tl.constexpr):
-    """Rows t of the input in float32, from the cache where t < 0; zero before the cache and from T on."""
-    inside = (d < D)[None, :]
-    x = tl.load(
-        x_ptr + (b * T + t)[:, None] * D + d[None, :], mask=((t >= 0) & (t < T))[:, None] & inside, other=0.0
-    ).to(tl.float32)
-    if cache_ptr is not None:
-        early = ((t < 0) & (t > -W))[:, None] & inside
-        x += tl.load(cache_ptr + (b * (W - 1) + t + (W - 1))[:, None] * D + d[None, :], mask=early, other=0.0).to(
-            tl.float32
-        )
-    return x
+TILE = 512  # elements of a tile: four a thread, more would not stay in registers backward
+ROWS = 32  # rows of a segment
+UNROLL = 4  # rows whose loads are in flight together
 
 
-@triton.jit
-def _convolved(x_ptr, w_ptr, bias_ptr, cache_ptr, b, t, d, T, D, W: tl.constexpr):
-    z = tl.zeros((t.shape[0], d.shape[0]), tl.float32)
+@triton.jit(do_not_specialize=["T", "NS", "SEGMENTS", "ROWS_", "eps"])
+def conv_forward_kernel(
+    x_ptr, w_ptr, bias_ptr, cache_ptr, a_ptr, b_ptr, c_ptr, next_ptr, T, NS, SEGMENTS, ROWS_, eps,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, STRIDE: tl.constexpr, TILES: tl.constexpr, EVEN: tl.constexpr,
+    K: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr,
+    U: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    y_ptr, part, width, first, d, inside = tile_of(a_ptr, b_ptr, c_ptr, pid % TILES, A, B, C, K, BK, BD)
+    b, start, owned, _there = segments_of((pid // TILES).to(tl.int64), T, NS, SEGMENTS, ROWS_, G)
+    inside, c, d = inside[None, :], (first + d)[None, :], d[None, :]
+    w0, w1 = tap(w_ptr, c, inside, 0, W), tap(w_ptr, c, inside, 1, W)
+    w2, w3 = tap(w_ptr, c, inside, 2, W), tap(w_ptr, c, inside, 3, W)
+    bias = tl.zeros((1, BD), tl.float32)
     if bias_ptr is not None:
-        z += tl.load(bias_ptr + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
-    for w in tl.static_range(W):
-        tap = tl.load(w_ptr + d * W + w, mask=d < D, other=0.0).to(tl.float32)
-        z += _input(x_ptr, cache_ptr, b, t - (W - 1 - w), d, T, D, W) * tap[None, :]
-    return z
-
-
-@triton.jit(do_not_specialize=["T"])
-def forward_kernel(
-    x_ptr, w_ptr, bias_ptr, cache_ptr, y_ptr, next_ptr, T, NT,
-    D: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr, R: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    pid = tl.program_id(0)
-    d = (pid % tl.cdiv(D, BD)) * BD + tl.arange(0, BD)
-    row = (pid // tl.cdiv(D, BD)).to(tl.int64)
-    b = row // NT
-    block = row % NT
-    t = block * R + tl.arange(0, R)
-    z = _convolved(x_ptr, w_ptr, bias_ptr, cache_ptr, b, t, d, T, D, W)
-    if SILU:
-        z = z * tl.sigmoid(z)
-    tl.store(y_ptr + (b * T + t)[:, None] * D + d[None, :], z, mask=(t < T)[:, None] & (d < D)[None, :])
-    if block == 0:
-        for r in tl.static_range(W - 1):
-            at = T - (W - 1) + r + tl.zeros((1,), tl.int64)
-            last = _input(x_ptr, cache_ptr, b, at, d, T, D, W)
-            there = next_ptr + (b * (W - 1) + r) * D + d[None, :] + tl.zeros((1, 1), tl.int32)
-            tl.store(there, last, mask=(d < D)[None, :])
+        bias = tl.load(bias_ptr + c, mask=inside, other=0.0).to(tl.float32)
+    real = inside & (owned > 0)
+    x1 = before(x_ptr, cache_ptr, b, start - 1, c, real, T, A + B + C, STRIDE, W)
+    x2 = before(x_ptr, cache_ptr, b, start - 2, c, real, T, A + B + C, STRIDE, W)
+    x3 = before(x_ptr, cache_ptr, b, start - 3, c, real, T, A + B + C, STRIDE, W)
+    for r in tl.static_range(W - 1):
+        head = real & (start == 0)
+        last = before(x_ptr, cache_ptr, b, start + T - (W - 1) + r, c, head, T, A + B + C, STRIDE, W)
+        tl.store(next_ptr + (b * (W - 1) + r) * (A + B + C) + c, last, mask=head)
+    x_at = (b * T + start) * STRIDE + c
+    y_at = (b * T + start) * width + d
+    # rows on their way: a load that stands after a store waits for it
+    xa = row_of(x_ptr, x_at, owned > 0, inside, EVEN)
+    xb = row_of(x_ptr, x_at + STRIDE, owned > 1, inside, EVEN)
+    xc = row_of(x_ptr, x_at + 2 * STRIDE, owned > 2, inside, EVEN)
+    for i in range(0, ROWS_, U):
+        for u in tl.static_range(U):
+            xd = row_of(x_ptr, x_at + (u + 3) * STRIDE, i + u + 3 < owned, inside, EVEN)
+            x = xa.to(tl.float32)
+            y, _slope = activate(convolve(x, x1, x2, x3, w0, w1, w2, w3, bias, W), part, SILU)
+            if K > 0:
+                scale = tl.rsqrt(over_heads(y * y, BK) + eps)
+                y = tl.where(part == 2, y, y * scale)
+            ready = i + u < owned
+            if not EVEN:
+                ready = ready & inside
+            tl.store(y_ptr + y_at + u * width, y, mask=ready)
+            x3 = x2
+            x2 = x1
+            x1 = x
+            xa = xb
+            xb = xc
+            xc = xd
+        x_at += U * STRIDE
+        y_at += U * width
 
 
 @triton.jit
-def _dz(x_ptr, w_ptr, bias_ptr, cache_ptr, dy_ptr, b, t, d, T, D: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr):
-    """Gradient at rows t before the activation; zero outside 0..T."""
-    mask = ((t >= 0) & (t < T))[:, None] & (d < D)[None, :]
-    dz = tl.load(dy_ptr + (b * T + t)[:, None] * D + d[None, :], mask=mask, other=0.0).to(tl.float32)
-    if SILU:
-        z = _convolved(x_ptr, w_ptr, bias_ptr, cache_ptr, b, t, d, T, D, W)
-        s = tl.sigmoid(z)
-        dz = dz * s * (1.0 + z * (1.0 - s))
-    return dz
+def _copy(from_ptr, to_ptr, tile, b, start, owned, T, ROWS_, FROM: tl.constexpr, TO: tl.constexpr, FIRST: tl.constexpr, BD: tl.constexpr):  # fmt: skip
+    """Rows of a contiguous tensor FROM wide into the columns FIRST to TO of another."""
+    d = (tile * BD + tl.arange(0, BD))[None, :]
+    row = b * T + start
+    for i in range(ROWS_):
+        mask = (i < owned) & (d < FROM)
+        x = tl.load(from_ptr + (row + i) * FROM + d, mask=mask, other=0.0)
+        tl.store(to_ptr + (row + i) * TO + FIRST + d, x, mask=mask)
 
 
-@triton.jit(do_not_specialize=["T"])
-def backward_kernel(
-    x_ptr, w_ptr, bias_ptr, cache_ptr, dy_ptr, dnext_ptr, dx_ptr, dw_ptr, dbias_ptr, dcache_ptr, T, NT,
-    D: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr, R: tl.constexpr, BD: tl.constexpr,
+@triton.jit
+def _walk_back(
+    x_ptr, w_ptr, bias_ptr, cache_ptr, da_ptr, db_ptr, dc_ptr, dnext_ptr, dx_ptr, dw_ptr, dbias_ptr, dcache_ptr,
+    tile, group, b, start, owned, there, T, ROWS_, eps,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, STRIDE: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    K: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr,
+    U: tl.constexpr,
 ):  # fmt: skip
-    """dw and dbias are partial sums, one row a (batch, block of time); the caller adds them up."""
-    pid = tl.program_id(0)
-    d = (pid % tl.cdiv(D, BD)) * BD + tl.arange(0, BD)
-    row = (pid // tl.cdiv(D, BD)).to(tl.int64)
-    b = row // NT
-    block = row % NT
-    t = block * R + tl.arange(0, R)
-    here = _dz(x_ptr, w_ptr, bias_ptr, cache_ptr, dy_ptr, b, t, d, T, D, W, SILU)
-    dx = tl.zeros((R, BD), tl.float32)
-    for w in tl.static_range(W):
-        tap = tl.load(w_ptr + d * W + w, mask=d < D, other=0.0).to(tl.float32)
-        if w == W - 1:
-            dx += here * tap[None, :]
-        else:
-            dx += _dz(x_ptr, w_ptr, bias_ptr, cache_ptr, dy_ptr, b, t + (W - 1 - w), d, T, D, W, SILU) * tap[None, :]
-        seen = _input(x_ptr, cache_ptr, b, t - (W - 1 - w), d, T, D, W)
-        tl.store(dw_ptr + (row * D + d) * W + w, tl.sum(here * seen, axis=0), mask=d < D)
+    dy_ptr, part, width, first, d, inside = tile_of(da_ptr, db_ptr, dc_ptr, tile, A, B, C, K, BK, BD)
+    inside, c, d = inside[None, :], (first + d)[None, :], d[None, :]
+    w0, w1 = tap(w_ptr, c, inside, 0, W), tap(w_ptr, c, inside, 1, W)
+    w2, w3 = tap(w_ptr, c, inside, 2, W), tap(w_ptr, c, inside, 3, W)
+    bias = tl.zeros((1, BD), tl.float32)
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + c, mask=inside, other=0.0).to(tl.float32)
+    real = inside & (owned > 0)
+    x1 = before(x_ptr, cache_ptr, b, start - 1, c, real, T, A + B + C, STRIDE, W)
+    x2 = before(x_ptr, cache_ptr, b, start - 2, c, real, T, A + B + C, STRIDE, W)
+    x3 = before(x_ptr, cache_ptr, b, start - 3, c, real, T, A + B + C, STRIDE, W)
+    # of the inputs 1, 2 and 3 tokens ago what is known of their gradient; of the filters the sums so far
+    g1 = tl.zeros((G, BD), tl.float32)
+    g2, g3, dw0, dw1, dw2, dw3, dbias = g1, g1, g1, g1, g1, g1, g1
+    x_at = (b * T + start) * STRIDE + c
+    y_at = (b * T + start) * width + d
+    dx_at = (b * T + start - (W - 1)) * WIDTH + c
+    # rows on their way: a load that stands after a store waits for it
+    xa, ya = row_of(x_ptr, x_at, there > 0, inside, EVEN), row_of(dy_ptr, y_at, there > 0, inside, EVEN)
+    xb = row_of(x_ptr, x_at + STRIDE, there > 1, inside, EVEN)
+    yb = row_of(dy_ptr, y_at + width, there > 1, inside, EVEN)
+    xc = row_of(x_ptr, x_at + 2 * STRIDE, there > 2, inside, EVEN)
+    yc = row_of(dy_ptr, y_at + 2 * width, there > 2, inside, EVEN)
+    for i in range(0, ROWS_ + (W - 1), U):
+        for u in tl.static_range(U):
+            xd = row_of(x_ptr, x_at + (u + 3) * STRIDE, i + u + 3 < there, inside, EVEN)
+            yd = row_of(dy_ptr, y_at + (u + 3) * width, i + u + 3 < there, inside, EVEN)
+            x, dz = xa.to(tl.float32), ya.to(tl.float32)
+            y, slope = activate(convolve(x, x1, x2, x3, w0, w1, w2, w3, bias, W), part, SILU)
+            if K > 0:
+                scale = tl.rsqrt(over_heads(y * y, BK) + eps)
+                unit = scale * (dz - y * (scale * scale * over_heads(dz * y, BK)))
+                dz = tl.where(part == 2, dz, unit)
+            dz = dz * slope
+            # rows after the segment are summed by the next one
+            mine = tl.where(i + u < ROWS_, dz, 0.0)
+            dbias += mine
+            dw0 += mine * x
+            done = w0 * dz
+            fresh = done
+            if W > 1:
+                dw1 += mine * x1
+                g1 += w1 * dz
+                done = g1
+            if W > 2:
+                dw2 += mine * x2
+                g2 += w2 * dz
+                done = g2
+            if W > 3:
+                dw3 += mine * x3
+                g3 += w3 * dz
+                done = g3
+            late = i + u - (W - 1) + tl.zeros((1, 1), tl.int32)
+            if dnext_ptr is not None:
+                to = start + (i + u) - T
+                kept = (to >= 0) & (late < owned) & real
+                done += tl.load(dnext_ptr + (b * (W - 1) + to) * (A + B + C) + c, mask=kept, other=0.0).to(tl.float32)
+            ready = (late >= 0) & (late < owned)
+            if not EVEN:
+                ready = ready & inside
+            tl.store(dx_ptr + dx_at + u * WIDTH, done, mask=ready)
+            if dcache_ptr is not None:
+                cached = (start == 0) & (late < 0) & real
+                tl.store(dcache_ptr + (b * (W - 1) + i + u) * (A + B + C) + c, done, mask=cached)
+            g3 = g2
+            g2 = g1
+            g1 = fresh
+            x3 = x2
+            x2 = x1
+            x1 = x
+            xa = xb
+            xb = xc
+            xc = xd
+            ya = yb
+            yb = yc
+            yc = yd
+        x_at += U * STRIDE
+        y_at += U * width
+        dx_at += U * WIDTH
+    at = dw_ptr + (group * (A + B + C) + c) * W + (W - 1)
+    tl.store(at, tl.sum(dw0, axis=0)[None, :], mask=inside)
+    if W > 1:
+        tl.store(at - 1, tl.sum(dw1, axis=0)[None, :], mask=inside)
+    if W > 2:
+        tl.store(at - 2, tl.sum(dw2, axis=0)[None, :], mask=inside)
+    if W > 3:
+        tl.store(at - 3, tl.sum(dw3, axis=0)[None, :], mask=inside)
     if dbias_ptr is not None:
-        tl.store(dbias_ptr + row * D + d, tl.sum(here, axis=0), mask=d < D)
-    if dnext_ptr is not None:
-        r = t - T + (W - 1)
-        kept = ((r >= 0) & (t < T))[:, None] & (d < D)[None, :]
-        dx += tl.load(dnext_ptr + (b * (W - 1) + r)[:, None] * D + d[None, :], mask=kept, other=0.0).to(tl.float32)
-    tl.store(dx_ptr + (b * T + t)[:, None] * D + d[None, :], dx, mask=(t < T)[:, None] & (d < D)[None, :])
-    if dcache_ptr is not None:  # noqa: SIM102 (a constant first: the second is not even compiled)
-        if block == 0:
-            for r in tl.static_range(W - 1):
-                # row r of the cache stands at time r - (W - 1)
-                past = tl.zeros((1, BD), tl.float32)
-                for w in tl.static_range(W):
-                    at = r - w + tl.zeros((1,), tl.int64)
-                    tap = tl.load(w_ptr + d * W + w, mask=d < D, other=0.0).to(tl.float32)
-                    past += _dz(x_ptr, w_ptr, bias_ptr, cache_ptr, dy_ptr, b, at, d, T, D, W, SILU) * tap[None, :]
-                if dnext_ptr is not None:
-                    # with fewer tokens than W - 1, part of the old cache is handed on
-                    to = r - T
-                    past += tl.load(
-                        dnext_ptr + (b * (W - 1) + to) * D + d[None, :] + tl.zeros((1, 1), tl.int32),
-                        mask=(d < tl.where(to >= 0, D, 0))[None, :], other=0.0,
-                    ).to(tl.float32)  # fmt: skip
-                there = dcache_ptr + (b * (W - 1) + r) * D + d[None, :] + tl.zeros((1, 1), tl.int32)
-                tl.store(there, past, mask=(d < D)[None, :])
+        tl.store(dbias_ptr + group * (A + B + C) + c, tl.sum(dbias, axis=0)[None, :], mask=inside)
 
 
-def _tiles(B: int, T: int, D: int) -> tuple[int, int, tuple[int]]:
-    BD = min(padded(D), 64)
-    NT = -(-T // ROWS)
-    return BD, NT, (B * NT * -(-D // BD),)
+@triton.jit(do_not_specialize=["T", "NS", "SEGMENTS", "ROWS_", "eps"])
+def conv_backward_kernel(
+    x_ptr, w_ptr, bias_ptr, cache_ptr, da_ptr, db_ptr, dc_ptr, drest_ptr, dnext_ptr,
+    dx_ptr, dw_ptr, dbias_ptr, dcache_ptr, T, NS, SEGMENTS, ROWS_, eps,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, STRIDE: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr,
+    COPIES: tl.constexpr, EVEN: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, G: tl.constexpr,
+    W: tl.constexpr, SILU: tl.constexpr, U: tl.constexpr,
+):  # fmt: skip
+    """dw and dbias are partial sums, one row a group of segments; the caller adds them up. The tiles after the
+    convolution's copy the gradient of the columns that pass by it."""
+    pid = tl.program_id(0)
+    tile = pid % (TILES + COPIES)
+    group = (pid // (TILES + COPIES)).to(tl.int64)
+    b, start, owned, there = segments_of(group, T, NS, SEGMENTS, ROWS_, G)
+    if tile < TILES:
+        _walk_back(
+            x_ptr, w_ptr, bias_ptr, cache_ptr, da_ptr, db_ptr, dc_ptr, dnext_ptr, dx_ptr, dw_ptr, dbias_ptr, dcache_ptr,
+            tile, group, b, start, owned, there, T, ROWS_, eps,
+            A, B, C, STRIDE, WIDTH, EVEN, K, BK, BD, G, W, SILU, U,
+        )  # fmt: skip
+    elif COPIES > 0:
+        _copy(drest_ptr, dx_ptr, tile - TILES, b, start, owned, T, ROWS_, WIDTH - A - B - C, WIDTH, A + B + C, BD)
+
+
+def _plan(x: Tensor, W: int, sizes: tuple[int, int, int], silu: tuple[bool, bool, bool], unit: int) -> dict[str, Any]:
+    """The kernels' constants; under `segments` their number in a sequence, in all, and the rows of one."""
+    B, T, _ = x.shape
+    BK = padded(unit) if unit else 0
+    BD = max(BK, min(128, padded(min(size for size in sizes if size))))
+    wide, G = (BD // BK * unit if unit else BD), TILE // BD
+    tiles = -(-sizes[0] // wide) + -(-sizes[1] // wide) + -(-sizes[2] // BD)
+    rows = ROWS
+    # few programs: shorter walks, until every multiprocessor has one; many: fewer rows read twice, fewer partial sums
+    while rows > 8 and B * -(-T // rows) * tiles < 256 * G:
+        rows //= 2
+    while rows < 128 and B * -(-T // rows) * tiles > 8192 * G:
+        rows *= 2
+    rows = min(rows, T)
+    return {
+        "segments": (-(-T // rows), B * -(-T // rows), rows),
+        "A": sizes[0], "B": sizes[1], "C": sizes[2], "STRIDE": x.stride(1), "TILES": tiles,
+        "EVEN": unit in (0, BK) and all(size % BD == 0 for size in sizes),
+        "K": unit, "BK": BK, "BD": BD, "G": G, "W": W, "SILU": sum(on << p for p, on in enumerate(silu)), "U": UNROLL,
+    }  # fmt: skip
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x (B,T,M), whose rows stand a constant stride apart over the whole batch, each contiguous."""
+    B, T, M = x.shape
+    even = (M == 1 or x.stride(2) == 1) and x.stride(1) >= M and (B == 1 or x.stride(0) == T * x.stride(1))
+    return x if even else x.contiguous()
 
 
 class _ShortConv(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor | None, silu: bool
-    ) -> tuple[Tensor, Tensor]:
-        x, weight = x.contiguous(), weight.contiguous()
+        ctx: Any, mixed: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor | None,
+        sizes: tuple[int, int, int], silu: tuple[bool, bool, bool], unit: int, eps: float,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        mixed, weight = _rows(mixed), weight.contiguous()
         cache = None if cache is None else cache.contiguous()
-        B, T, D = x.shape
-        W = weight.shape[1]
-        BD, NT, grid = _tiles(B, T, D)
-        y, following = torch.empty_like(x), x.new_empty(B, W - 1, D)
-        forward_kernel[grid](
-            x, weight, bias, cache, y, following, T, NT, D=D, W=W, SILU=silu, R=ROWS, BD=BD, num_warps=4
+        (B, T, _), (channels, W) = mixed.shape, weight.shape
+        parts = tuple(mixed.new_empty(B, T, size) for size in sizes)
+        following = mixed.new_empty(B, W - 1, channels)
+        plan = _plan(mixed, W, sizes, silu, unit)
+        per_sequence, segments, rows = plan.pop("segments")
+        conv_forward_kernel[(-(-segments // plan["G"]) * plan["TILES"],)](
+            mixed, weight, bias, cache, *parts, following, T, per_sequence, segments, rows, eps, **plan, num_warps=4
         )
-        ctx.save_for_backward(x, weight, bias, cache)
-        ctx.silu = silu
+        ctx.save_for_backward(mixed, weight, bias, cache)
+        ctx.options = sizes, silu, unit, eps
         ctx.set_materialize_grads(False)
-        return y, following
+        return *parts, mixed[..., channels:], following
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor | None, dnext: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, weight, bias, cache = ctx.saved_tensors
-        B, T, D = x.shape
-        W = weight.shape[1]
-        BD, NT, grid = _tiles(B, T, D)
-        dy = torch.zeros_like(x) if dy is None else dy.contiguous()
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        mixed, weight, bias, cache = ctx.saved_tensors
+        sizes, silu, unit, eps = ctx.options
+        (B, T, M), (channels, W) = mixed.shape, weight.shape
+        *dparts, drest, dnext = gradients
+        dparts = [
+            mixed.new_zeros(B, T, size) if d is None else d.contiguous() for d, size in zip(dparts, sizes, strict=True)
+        ]
+        dmixed = torch.empty((B, T, M), dtype=mixed.dtype, device=mixed.device)
+        if drest is None:
+            dmixed[..., channels:] = 0
+        drest = None if drest is None or M == channels else drest.contiguous()
         dnext = None if dnext is None or W == 1 else dnext.contiguous()
-        dx = torch.empty_like(x)
         dcache = None if cache is None else torch.empty_like(cache)
-        dweight = torch.empty(B * NT, D, W, dtype=torch.float32, device=x.device)
-        dbias = None if bias is None else torch.empty(B * NT, D, dtype=torch.float32, device=x.device)
-        backward_kernel[grid](
-            x, weight, bias, cache, dy, dnext, dx, dweight, dbias, dcache, T, NT,
-            D=D, W=W, SILU=ctx.silu, R=ROWS, BD=BD, num_warps=4,
+        plan = _plan(mixed, W, sizes, silu, unit)
+        per_sequence, segments, rows = plan.pop("segments")
+        groups = -(-segments // plan["G"])
+        dweight = torch.empty(groups, channels, W, dtype=torch.float32, device=mixed.device)
+        dbias = None if bias is None else torch.empty(groups, channels, dtype=torch.float32, device=mixed.device)
+        copies = 0 if drest is None else -(-(M - channels) // plan["BD"])
+        conv_backward_kernel[(groups * (plan["TILES"] + copies),)](
+            mixed, weight, bias, cache, *dparts, drest, dnext, dmixed, dweight, dbias, dcache,
+            T, per_sequence, segments, rows, eps, WIDTH=M, COPIES=copies, **plan, num_warps=4,
         )  # fmt: skip
         dbias = None if bias is None or dbias is None else dbias.sum(0).to(bias.dtype)
-        return dx, dweight.sum(0).to(weight.dtype), dbias, dcache, None
+        return dmixed, dweight.sum(0).to(weight.dtype), dbias, dcache, None, None, None, None
+
+
+def short_conv_qkv(
+    mixed: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor | None,
+    sizes: tuple[int, int, int], silu: tuple[bool, bool, bool], unit: int, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """As the plain form. B, T and the channels are positive; W is 1 to MAX_TAPS, `unit` at most MAX_UNIT."""
+    return _ShortConv.apply(mixed, weight, bias, cache, sizes, silu, unit, eps)  # type: ignore[return-value]
 
 
 def short_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor | None, silu: bool
 ) -> tuple[Tensor, Tensor]:
-    """y (B,T,D) and the next cache (B,W-1,D), as the plain form gives them. B, T and D are positive; W is 1 to 8."""
-    return _ShortConv.apply(x, weight, bias, cache, silu)  # type: ignore[return-value]
+    """y (B,T,D) and the next cache (B,W-1,D), as the plain form gives them. B, T and D are positive; W to MAX_TAPS."""
+    y, _, _, _, following = short_conv_qkv(x, weight, bias, cache, (x.shape[2], 0, 0), (silu,) * 3, 0, 0.0)
+    return y, following

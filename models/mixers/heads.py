@@ -53,14 +53,10 @@ class HeadsMixer(Mixer):
         keys = self.key_heads * self.key_dim
         rank = model.head_dim if config.gate_rank < 0 else config.gate_rank
         gate = 0 if config.gate == "none" else rank or self.inner
-        self.sizes = [keys, keys, self.inner]
+        self.sizes = (keys, keys, self.inner)
         self.inward = Fused(self.width, [*self.sizes, gate], bias=config.bias)
         self.gate_up = nn.Linear(rank, self.inner, bias=config.gate_bias) if gate and rank else None
-        # SiLU on q, k and v at once, or left to `feature` and `feature_value`
-        self.activation = self.convolved_activation()
-        self.conv = None
-        if config.conv:
-            self.conv = ShortConv(sum(self.sizes), config.conv, config.conv_bias, self.activation)
+        self.conv = ShortConv(self.sizes, config.conv, config.conv_bias, *self.convolved()) if config.conv else None
         self.norm = None
         if config.output_norm:
             self.norm = RMSNorm(self.inner if config.gate_first else self.value_dim, config.output_eps)
@@ -69,15 +65,15 @@ class HeadsMixer(Mixer):
     def project(self, x: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
         """x (B,T,D) -> q, k (B,T,H,K), v (B,T,H,V), the gate before its activation or None, and the state of convolution and positions."""
         mixed = self.inward(x)
-        qkv, gate = mixed.split((sum(self.sizes), mixed.shape[-1] - sum(self.sizes)), -1)
         held: dict[str, Tensor] = {}
-        if self.conv is not None:
-            qkv, held["conv"] = self.conv(qkv, None if state is None else state["conv"])
-        q, k, v = qkv.split(self.sizes, -1)
+        if self.conv is None:
+            q, k, v, gate = mixed.split((*self.sizes, mixed.shape[-1] - sum(self.sizes)), -1)
+        else:
+            q, k, v, gate, held["conv"] = self.conv(mixed, None if state is None else state["conv"])
         q, k = self.feature(
             q.unflatten(-1, (self.key_heads, self.key_dim)), k.unflatten(-1, (self.key_heads, self.key_dim))
         )
-        v = self.feature_value(v).unflatten(-1, (self.heads, self.value_dim))
+        v = v.unflatten(-1, (self.heads, self.value_dim))
         if self.rotary:
             start = x.new_zeros(x.shape[0], dtype=torch.int64) if state is None else state["position"]
             q, k = rotate(q, start), rotate(k, start)
@@ -125,16 +121,13 @@ class HeadsMixer(Mixer):
         return 0 if self.conv is None else sum(self.sizes) * (self.config.conv - 1)
 
     def feature(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Feature map of q and k (B,T,H,K)."""
+        """Feature map of q and k (B,T,H,K), or what of it `convolved` leaves to do."""
         return q, k
 
-    def feature_value(self, v: Tensor) -> Tensor:
-        """SiLU after a convolution, as everywhere in this family; a bare projection stays as it is."""
-        return v if self.conv is None or self.activation == "silu" else F.silu(v)
-
-    def convolved_activation(self) -> str | None:
-        """`silu` when the feature map begins with SiLU, so that the convolution can apply it to everything."""
-        return None
+    def convolved(self) -> tuple[tuple[bool, bool, bool], int]:
+        """What follows the convolution in one operation with it: SiLU on which of q, k and v, and the channels of a head of
+        unit length (0: none). v has SiLU after a convolution, as everywhere in this family; a bare projection has none."""
+        return (False, False, True), 0
 
     @abstractmethod
     def remember(

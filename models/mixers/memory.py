@@ -67,18 +67,19 @@ class MemoryMixer(KeepsFp32, HeadsMixer):
 
     def feature(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         kind = self.config.feature_map
-        if self.conv is None and kind in ("silu", "silu_l2"):
-            q, k = F.silu(q), F.silu(k)
-        if kind == "identity":
-            return q, k
         if kind == "elu1":
             q, k = F.elu(q) + 1, F.elu(k) + 1
             # an erasure along keys of length above 1 would overshoot without bound
             return (q, k) if self.config.write in ("additive", "step") else (l2_norm(q), l2_norm(k))
+        if self.conv is not None or kind == "identity":
+            return q, k
+        q, k = F.silu(q), F.silu(k)
         return (l2_norm(q), l2_norm(k)) if kind == "silu_l2" else (q, k)
 
-    def convolved_activation(self) -> str | None:
-        return "silu" if self.config.feature_map in ("silu", "silu_l2") else None
+    def convolved(self) -> tuple[tuple[bool, bool, bool], int]:
+        kind = self.config.feature_map
+        activated = kind in ("silu", "silu_l2")
+        return (activated, activated, True), self.key_dim if kind == "silu_l2" else 0
 
     def operands(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Operands:
         """The gates at every token, computed in fp32 at least, from x (B,T,D)."""
