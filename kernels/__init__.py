@@ -7,6 +7,7 @@ from mnemolab.registry import Entry, Registry, lazy_exports
 if TYPE_CHECKING:
     from mnemolab.kernels.neighbours.attention_residual import attention_residual as attention_residual
     from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy as scored_cross_entropy
+    from mnemolab.kernels.neighbours.embedding import embedding as embedding
     from mnemolab.kernels.neighbours.norms import add_rms_norm as add_rms_norm
     from mnemolab.kernels.neighbours.norms import l2_norm as l2_norm
     from mnemolab.kernels.neighbours.norms import rms_norm_gated as rms_norm_gated
@@ -27,6 +28,9 @@ KERNELS = Registry(
         "memory_step": Entry("mnemolab.kernels.scan:memory_step", "one token of it, for decoding"),
         "short_conv": Entry(
             "mnemolab.kernels.neighbours.short_conv:short_conv", "short causal convolution and its cache"
+        ),
+        "embedding": Entry(
+            "mnemolab.kernels.neighbours.embedding:embedding", "rows of a table, and its gradient in a fixed order"
         ),
         "l2_norm": Entry("mnemolab.kernels.neighbours.norms:l2_norm", "unit keys and queries"),
         "rms_norm_gated": Entry("mnemolab.kernels.neighbours.norms:rms_norm_gated", "RMSNorm with an output gate"),
@@ -51,6 +55,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "add_rms_norm": "neighbours.norms",
         "attention_residual": "neighbours.attention_residual",
+        "embedding": "neighbours.embedding",
         "explain_backend": "scan",
         "glu": "neighbours.situ",
         "l2_norm": "neighbours.norms",

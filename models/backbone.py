@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.cross_entropy import IGNORED, scored_cross_entropy
+from mnemolab.kernels.neighbours.embedding import embedding
 from mnemolab.models.channels import make_channel_mixer
 from mnemolab.models.channels.mlp import GLU, MLP
 from mnemolab.models.config import ModelConfig
@@ -155,8 +156,8 @@ class Backbone(nn.Module):
 
     def _embed(self, inputs: Tensor) -> Tensor:
         try:
-            return self.embedding(inputs)
-        except IndexError as error:  # on the CPU; a GPU stops at an assertion of its own
+            return embedding(inputs, self.embedding.weight)
+        except IndexError as error:  # on the CPU; what a GPU does, `embedding` says
             size = self.config.vocab_size
             wrong = inputs[(inputs < 0) | (inputs >= size)]
             raise BadRequest(f"token {int(wrong[0])} but vocab_size={size}; tokens are 0 to {size - 1}") from error

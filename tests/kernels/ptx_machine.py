@@ -43,7 +43,7 @@ def from_half(half, kind):
 
 
 def signed(x, width=32):
-    return x.view(np.int64) if width == 64 else x.astype(np.uint32).view(np.int32).astype(np.int64)
+    return x.astype(f"u{width // 8}").view(f"i{width // 8}").astype(np.int64)
 
 
 def unsigned(x):
@@ -60,12 +60,12 @@ def listed(operand):
 
 
 def width_of(kind):
-    return 64 if kind.endswith("64") else 16 if kind.endswith("16") else 32
+    return 64 if kind.endswith("64") else 16 if kind.endswith("16") else 8 if kind.endswith("8") else 32
 
 
 class Block:
     def __init__(self, ptx: str, parameters: list[int], memory: np.ndarray, block: int, threads: int):
-        self.lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
+        self.lines = [line.split("//")[0].strip().replace("shared::cta", "shared") for line in ptx.splitlines()]
         found = ((re.match(r"(\$L__BB\w+):", line), n) for n, line in enumerate(self.lines))
         self.labels = {match[1]: n for match, n in found if match}
         self.parameters, self.memory, self.block, self.threads = parameters, memory, block, threads
@@ -241,7 +241,10 @@ class Block:
         if to == "f32":
             value = signed(x[0]).astype(np.float32) if source == "s32" else from_half(x[0], source)
             return self.put(a[0], bits(value))
-        value = unsigned(signed(x[0])) if source == "s32" else x[0] & LOW if source == "u32" else x[0]
+        if source[0] == "s":
+            value = unsigned(signed(x[0], width_of(source)))
+        else:
+            value = x[0] & LOW if source == "u32" else x[0]
         self.put(a[0], value, width_of(to))
 
     @staticmethod

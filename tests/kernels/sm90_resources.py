@@ -18,7 +18,17 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from mnemolab.kernels import memory_step
-from mnemolab.kernels.triton import add_norm, attention_residual, backend, cross_entropy, norms, scan, short_conv, situ
+from mnemolab.kernels.triton import (
+    add_norm,
+    attention_residual,
+    backend,
+    cross_entropy,
+    embedding,
+    norms,
+    scan,
+    short_conv,
+    situ,
+)
 from mnemolab.kernels.triton.launch import miscompiled
 
 KINDS = {
@@ -28,6 +38,7 @@ KINDS = {
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NAMES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64", torch.uint8: "*u8",
+    torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8",
 }  # fmt: skip
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
@@ -121,6 +132,14 @@ def run_neighbours() -> None:
         y.sum().backward()
 
 
+def run_embedding() -> None:
+    """Rows that a vector load divides and rows that it does not; the first level of the gradient and a later one."""
+    tokens = torch.zeros(4, 128, dtype=torch.int64)
+    for width, dtype in ((128, torch.float32), (33, torch.float32), (1024, torch.float32), (128, torch.bfloat16)):
+        table = torch.zeros(300, width, dtype=dtype).requires_grad_()
+        embedding.embedding(tokens, table).sum().backward()
+
+
 def run_step() -> None:
     backend.interpreted = lambda: True
     x = torch.zeros(4, 4, 64, dtype=torch.bfloat16)
@@ -137,6 +156,8 @@ if __name__ == "__main__":
         launches.clear()
         if job == "neighbours":
             run_neighbours()
+        elif job == "embedding":
+            run_embedding()
         elif job == "step":
             run_step()
         else:

@@ -73,6 +73,14 @@ def test_exact(kind, D, dtype):
     check(compiled(f"{kind}:{D}:{dtype}"), EXACT_SPILL, 1200)
 
 
+def test_the_embedding():
+    rows = compiled("embedding")
+    assert {row["kernel"] for row in rows} == {"embedding.gather_kernel", "embedding.runs_kernel"}
+    check(rows, {}, 0)
+    # one warp a program: many must live on a multiprocessor for its memory to be busy
+    assert all(row["registers"] <= 168 for row in rows), rows
+
+
 def test_the_mark_of_the_known_miscompile():
     faulty = "mul.wide.u32 \t%rd46, %r2, 268435456;\nor.b64 %rd49, %rd46, %rd48;\nmov.b64 \t{_, %r14}, %rd49;"
     assert miscompiled(faulty)
