@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mnemolab.kernels.neighbours.norms import l2_norm as l2_norm
     from mnemolab.kernels.neighbours.norms import rms_norm_gated as rms_norm_gated
     from mnemolab.kernels.neighbours.short_conv import short_conv as short_conv
+    from mnemolab.kernels.neighbours.short_conv import short_conv_qkv as short_conv_qkv
     from mnemolab.kernels.neighbours.short_conv import short_conv_step as short_conv_step
     from mnemolab.kernels.neighbours.situ import glu as glu
     from mnemolab.kernels.neighbours.situ import situ_glu as situ_glu
@@ -28,6 +29,10 @@ KERNELS = Registry(
         "memory_step": Entry("mnemolab.kernels.scan:memory_step", "one token of it, for decoding"),
         "short_conv": Entry(
             "mnemolab.kernels.neighbours.short_conv:short_conv", "short causal convolution and its cache"
+        ),
+        "short_conv_qkv": Entry(
+            "mnemolab.kernels.neighbours.short_conv:short_conv_qkv",
+            "with SiLU, unit heads and the split into q, k and v",
         ),
         "embedding": Entry(
             "mnemolab.kernels.neighbours.embedding:embedding", "rows of a table, and its gradient in a fixed order"
@@ -64,6 +69,7 @@ __getattr__, __dir__ = lazy_exports(
         "rms_norm_gated": "neighbours.norms",
         "scored_cross_entropy": "neighbours.cross_entropy",
         "short_conv": "neighbours.short_conv",
+        "short_conv_qkv": "neighbours.short_conv",
         "short_conv_step": "neighbours.short_conv",
         "situ_glu": "neighbours.situ",
     },

@@ -21,7 +21,7 @@ __all__ = ["add_rms_norm"]
 
 
 @triton.jit(do_not_specialize=["N", "eps"])
-def forward_kernel(
+def add_norm_forward_kernel(
     h_ptr, y_ptr, w_ptr, sum_ptr, x_ptr, N, eps, D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr
 ):  # fmt: skip
     d = tl.arange(0, BD)
@@ -39,7 +39,7 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["N", "eps"])
-def backward_kernel(
+def add_norm_backward_kernel(
     sum_ptr, w_ptr, dsum_ptr, dx_ptr, dh_ptr, dy_ptr, dw_ptr, N, eps, D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr
 ):  # fmt: skip
     """dy_ptr None: y takes h's gradient. dw_ptr: one partial sum a program."""
@@ -76,7 +76,7 @@ class _AddRmsNorm(torch.autograd.Function):
         BD, R = rows_of(D)
         N = h.numel() // D
         total, x = h if y is None else torch.empty_like(h), torch.empty_like(h, dtype=dtype)
-        forward_kernel[(-(-N // R),)](h, y, weight, total, x, N, eps, D=D, BD=BD, R=R, num_warps=4)
+        add_norm_forward_kernel[(-(-N // R),)](h, y, weight, total, x, N, eps, D=D, BD=BD, R=R, num_warps=4)
         ctx.save_for_backward(total, weight)
         ctx.eps, ctx.added = eps, None if y is None else y.dtype
         ctx.set_materialize_grads(False)
@@ -95,7 +95,7 @@ class _AddRmsNorm(torch.autograd.Function):
         dh = torch.empty_like(total)
         dy = torch.empty_like(total, dtype=ctx.added) if ctx.added not in (None, total.dtype) else None
         dweight = torch.empty(programs, D, dtype=torch.float32, device=total.device)
-        backward_kernel[(programs,)](
+        add_norm_backward_kernel[(programs,)](
             total, weight, None if dtotal is None else dtotal.contiguous(), dx.contiguous(), dh, dy, dweight, N, ctx.eps,
             D=D, BD=BD, R=R, num_warps=4,
         )  # fmt: skip

@@ -32,7 +32,7 @@ def _score(v, p, eps, D: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["N", "eps"])
-def forward_kernel(
+def attention_residual_forward_kernel(
     sources, query_ptr, gain_ptr, h_ptr, lse_ptr, N, eps, J: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     R: tl.constexpr,
 ):  # fmt: skip
@@ -59,7 +59,7 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["N", "eps"])
-def backward_kernel(
+def attention_residual_backward_kernel(
     sources, gradients, query_ptr, gain_ptr, h_ptr, lse_ptr, dh_ptr, dp_ptr, N, eps, J: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
@@ -102,7 +102,7 @@ class _AttentionResidual(torch.autograd.Function):
         # float32: the backward pass multiplies by it what the softmax makes small
         h = torch.empty(values[0].shape, dtype=torch.float32, device=values[0].device)
         lse = torch.empty(N, dtype=torch.float32, device=h.device)
-        forward_kernel[(triton.cdiv(N, R),)](
+        attention_residual_forward_kernel[(triton.cdiv(N, R),)](
             values, query, gain, h, lse, N, eps, J=len(values), D=D, BD=BD, R=R, num_warps=4
         )
         ctx.save_for_backward(query, gain, h, lse, *values)
@@ -119,7 +119,7 @@ class _AttentionResidual(torch.autograd.Function):
         programs = min(PROGRAMS, triton.cdiv(N, R))
         gradients = tuple(torch.empty_like(value) for value in values)
         dp = torch.empty(programs, D, dtype=torch.float32, device=h.device)
-        backward_kernel[(programs,)](
+        attention_residual_backward_kernel[(programs,)](
             tuple(values), gradients, query, gain, h, lse, dh.contiguous(), dp, N, ctx.eps,
             J=len(values), D=D, BD=BD, R=R, num_warps=4,
         )  # fmt: skip

@@ -37,7 +37,7 @@ def _logits(h_ptr, w_ptr, b_ptr, row, inside, c, N, D: tl.constexpr, BD: tl.cons
 
 
 @triton.jit(do_not_specialize=["N"])
-def forward_kernel(
+def cross_entropy_forward_kernel(
     h_ptr, w_ptr, b_ptr, target_ptr, order_ptr, count_ptr, lse_ptr, loss_ptr, N,
     D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -143,7 +143,9 @@ class _ScoredCrossEntropy(torch.autograd.Function):
         count = scored.sum()
         lse = torch.empty(M, dtype=torch.float32, device=hidden.device)
         losses = torch.empty(blocks, dtype=torch.float32, device=hidden.device)
-        forward_kernel[(blocks,)](hidden, weight, bias, targets, order, count, lse, losses, N, **tiles, num_warps=4)
+        cross_entropy_forward_kernel[(blocks,)](
+            hidden, weight, bias, targets, order, count, lse, losses, N, **tiles, num_warps=4
+        )
         share = 1.0 / count.clamp(min=1).float()
         ctx.save_for_backward(hidden, weight, bias, targets, order, count, lse, share)
         ctx.shape = shape

@@ -34,9 +34,10 @@ def _opening(g, ACT: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["N", "eps"])
-def forward_kernel(
+def gated_norm_forward_kernel(
     x_ptr, g_ptr, w_ptr, y_ptr, N, eps,
     D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, ACT: tl.constexpr, GATE_FIRST: tl.constexpr,
+    INNER: tl.constexpr, STEP: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
     d = tl.arange(0, BD)
     n = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
@@ -44,7 +45,8 @@ def forward_kernel(
     mask = (n < N)[:, None] & (d < D)[None, :]
     y = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
     if g_ptr is not None:
-        opening, _ = _opening(tl.load(g_ptr + at, mask=mask, other=0.0).to(tl.float32), ACT)
+        g_at = (n // INNER * OUTER + n % INNER * STEP)[:, None] + d[None, :]
+        opening, _ = _opening(tl.load(g_ptr + g_at, mask=mask, other=0.0).to(tl.float32), ACT)
         if GATE_FIRST:
             y = y * opening
     y = y * tl.rsqrt(tl.sum(y * y, axis=1) / D + eps)[:, None]
@@ -57,9 +59,10 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["N", "eps"])
-def backward_kernel(
+def gated_norm_backward_kernel(
     x_ptr, g_ptr, w_ptr, dy_ptr, dx_ptr, dg_ptr, dw_ptr, N, eps,
     D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, ACT: tl.constexpr, GATE_FIRST: tl.constexpr,
+    INNER: tl.constexpr, STEP: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
     d = tl.arange(0, BD)
     pid = tl.program_id(0)
@@ -75,7 +78,8 @@ def backward_kernel(
         dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
         u = x
         if g_ptr is not None:
-            opening, slope = _opening(tl.load(g_ptr + at, mask=mask, other=0.0).to(tl.float32), ACT)
+            g_at = (n // INNER * OUTER + n % INNER * STEP)[:, None] + d[None, :]
+            opening, slope = _opening(tl.load(g_ptr + g_at, mask=mask, other=0.0).to(tl.float32), ACT)
             if GATE_FIRST:
                 u = x * opening
         rstd = tl.rsqrt(tl.sum(u * u, axis=1) / D + eps)[:, None]
@@ -102,37 +106,65 @@ def rows_of(D: int) -> tuple[int, int]:
     return BD, max(1, min(64, 4096 // BD))
 
 
+def _even(x: Tensor, dims: int) -> int | None:
+    """The stride between rows along the first `dims` axes of x, numbered in order; None where it is not one number."""
+    step = apart = None
+    for size, stride in zip(reversed(x.shape[:dims]), reversed(x.stride()[:dims]), strict=True):
+        if size == 1:
+            continue
+        if apart is not None and stride != apart:
+            return None
+        step, apart = stride if step is None else step, stride * size
+    return step or 0
+
+
+def _spaced(x: Tensor) -> tuple[Tensor, dict[str, int]]:
+    """x (...,D), and how its rows stand in memory: groups of INNER rows, STEP apart, the groups OUTER apart.
+
+    A gate's heads are columns of a wider projection: read where they are, they need not be copied.
+    """
+    if x.stride(-1) == 1 or x.shape[-1] == 1:
+        rows = x.dim() - 1
+        outer = _even(x, rows)
+        if outer is not None:
+            return x, {"INNER": 1, "STEP": 0, "OUTER": outer}
+        outer = _even(x, rows - 1)
+        if outer is not None:
+            return x, {"INNER": x.shape[-2], "STEP": x.stride(-2), "OUTER": outer}
+    return x.contiguous(), {"INNER": 1, "STEP": 0, "OUTER": x.shape[-1]}
+
+
 class _RmsNormGated(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, gate: Tensor | None, weight: Tensor | None, eps: float, act: int, gate_first: bool
     ) -> Tensor:
         x = x.contiguous()
-        gate = None if gate is None else gate.contiguous()
         D = x.shape[-1]
+        gate, spaced = (None, _spaced(x)[1]) if gate is None else _spaced(gate)
         BD, R = rows_of(D)
         y, N = torch.empty_like(x), x.numel() // D
-        forward_kernel[(-(-N // R),)](
-            x, gate, weight, y, N, eps, D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, num_warps=4
+        gated_norm_forward_kernel[(-(-N // R),)](
+            x, gate, weight, y, N, eps, D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, **spaced, num_warps=4
         )
         ctx.save_for_backward(x, gate, weight)
-        ctx.options = eps, act, gate_first
+        ctx.options = eps, act, gate_first, spaced
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, gate, weight = ctx.saved_tensors
-        eps, act, gate_first = ctx.options
+        eps, act, gate_first, spaced = ctx.options
         D = x.shape[-1]
         BD, R = rows_of(D)
         N = x.numel() // D
         programs = min(PROGRAMS, -(-N // R))
-        dx, dgate = torch.empty_like(x), None if gate is None else torch.empty_like(gate)
+        dx, dgate = torch.empty_like(x), None if gate is None else gate.new_empty(gate.shape)
         dweight = None if weight is None else torch.empty(programs, D, dtype=torch.float32, device=x.device)
-        backward_kernel[(programs,)](
+        gated_norm_backward_kernel[(programs,)](
             x, gate, weight, dy.contiguous(), dx, dgate, dweight, N, eps,
-            D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, num_warps=4,
+            D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, **spaced, num_warps=4,
         )  # fmt: skip
         dweight = None if weight is None or dweight is None else dweight.sum(0).to(weight.dtype)
         return dx, dgate, dweight, None, None, None
@@ -141,12 +173,12 @@ class _RmsNormGated(torch.autograd.Function):
 def rms_norm_gated(
     x: Tensor, gate: Tensor | None, weight: Tensor | None, eps: float, activation: str, gate_first: bool
 ) -> Tensor:
-    """As the plain form; x (...,D) is not empty and D is at most 4096."""
+    """As the plain form; x (...,D) is not empty and D is at most 4096. The gate's rows may stand apart."""
     return _RmsNormGated.apply(x, gate, weight, eps, ACTIVATIONS[activation], gate_first)  # type: ignore[return-value]
 
 
 @triton.jit(do_not_specialize=["N", "eps"])
-def l2_forward_kernel(x_ptr, y_ptr, N, eps, D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr):
+def l2_norm_forward_kernel(x_ptr, y_ptr, N, eps, D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr):
     d = tl.arange(0, BD)
     n = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     at = n[:, None] * D + d[None, :]
@@ -156,7 +188,7 @@ def l2_forward_kernel(x_ptr, y_ptr, N, eps, D: tl.constexpr, BD: tl.constexpr, R
 
 
 @triton.jit(do_not_specialize=["N", "eps"])
-def l2_backward_kernel(x_ptr, dy_ptr, dx_ptr, N, eps, D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr):
+def l2_norm_backward_kernel(x_ptr, dy_ptr, dx_ptr, N, eps, D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr):
     d = tl.arange(0, BD)
     n = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     at = n[:, None] * D + d[None, :]
@@ -175,7 +207,7 @@ class _L2Norm(torch.autograd.Function):
         D = x.shape[-1]
         BD, R = rows_of(D)
         y, N = torch.empty_like(x), x.numel() // D
-        l2_forward_kernel[(-(-N // R),)](x, y, N, eps, D=D, BD=BD, R=R, num_warps=4)
+        l2_norm_forward_kernel[(-(-N // R),)](x, y, N, eps, D=D, BD=BD, R=R, num_warps=4)
         ctx.save_for_backward(x)
         ctx.eps = eps
         return y
@@ -187,7 +219,7 @@ class _L2Norm(torch.autograd.Function):
         D = x.shape[-1]
         BD, R = rows_of(D)
         dx, N = torch.empty_like(x), x.numel() // D
-        l2_backward_kernel[(-(-N // R),)](x, dy.contiguous(), dx, N, ctx.eps, D=D, BD=BD, R=R, num_warps=4)
+        l2_norm_backward_kernel[(-(-N // R),)](x, dy.contiguous(), dx, N, ctx.eps, D=D, BD=BD, R=R, num_warps=4)
         return dx, None
 
 

@@ -52,7 +52,7 @@ def _tile(N, F: tl.constexpr, R: tl.constexpr, BF: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["N"])
-def forward_kernel(
+def glu_forward_kernel(
     g_ptr, u_ptr, y_ptr, N,
     F: tl.constexpr, STRIDE: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr, R: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
@@ -65,7 +65,7 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["N"])
-def backward_kernel(
+def glu_backward_kernel(
     g_ptr, u_ptr, dy_ptr, dg_ptr, du_ptr, N,
     F: tl.constexpr, STRIDE: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr, R: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
@@ -96,7 +96,7 @@ class _SituGlu(torch.autograd.Function):
         F = gate.shape[-1] if gate.dim() else 1
         y, N = torch.empty_like(gate), gate.numel() // F
         ctx.options = _options(F, F, (gate_bound, up_bound))
-        forward_kernel[_programs(N, ctx.options)](gate, up, y, N, **ctx.options)
+        glu_forward_kernel[_programs(N, ctx.options)](gate, up, y, N, **ctx.options)
         ctx.save_for_backward(gate, up)
         return y
 
@@ -105,7 +105,7 @@ class _SituGlu(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
         dgate, dup, N = torch.empty_like(gate), torch.empty_like(up), gate.numel() // ctx.options["F"]
-        backward_kernel[_programs(N, ctx.options)](gate, up, dy.contiguous(), dgate, dup, N, **ctx.options)
+        glu_backward_kernel[_programs(N, ctx.options)](gate, up, dy.contiguous(), dgate, dup, N, **ctx.options)
         return dgate, dup, None, None
 
 
@@ -118,7 +118,7 @@ class _Glu(torch.autograd.Function):
         F = x.shape[-1] // 2
         y, N = x.new_empty(*x.shape[:-1], F), x.numel() // (2 * F)
         ctx.options = _options(F, 2 * F, (gate_bound, up_bound))
-        forward_kernel[_programs(N, ctx.options)](x, x[..., F:], y, N, **ctx.options)
+        glu_forward_kernel[_programs(N, ctx.options)](x, x[..., F:], y, N, **ctx.options)
         ctx.save_for_backward(x)
         return y
 
@@ -128,7 +128,9 @@ class _Glu(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         dx, F = torch.empty_like(x), ctx.options["F"]
         N = x.numel() // (2 * F)
-        backward_kernel[_programs(N, ctx.options)](x, x[..., F:], dy.contiguous(), dx, dx[..., F:], N, **ctx.options)
+        glu_backward_kernel[_programs(N, ctx.options)](
+            x, x[..., F:], dy.contiguous(), dx, dx[..., F:], N, **ctx.options
+        )
         return dx, None, None
 
 

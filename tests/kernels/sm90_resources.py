@@ -130,6 +130,24 @@ def run_neighbours() -> None:
         cross_entropy.scored_cross_entropy(x, leaf(512, 128), torch.zeros(2, 64, dtype=torch.int64), None, -100),
     ):
         y.sum().backward()
+    run_convolutions()
+
+
+def run_convolutions() -> None:
+    """Widths of mini-models: matched memories, softmax attention's values alone, heads that fill no tile, carried caches."""
+    for width, unit, only_values, carried in (
+        (128, 64, False, False), (128, 32, True, False), (64, 16, False, False), (96, 48, False, False),
+        (256, 128, False, False), (256, 256, False, False), (128, 64, False, True),
+    ):  # fmt: skip
+        mixed = torch.zeros(2, 64, 4 * width, dtype=torch.bfloat16).requires_grad_()
+        weight, bias = torch.zeros(3 * width, 4).requires_grad_(), torch.zeros(3 * width).requires_grad_()
+        cache = torch.zeros(2, 3, 3 * width, dtype=torch.bfloat16).requires_grad_()
+        more = (bias, cache) if carried else (None, None)
+        silu, unit = ((False, False, True), 0) if only_values else ((True, True, True), unit)
+        q, k, v, gate, following = short_conv.short_conv_qkv(mixed, weight, *more, (width,) * 3, silu, unit, 1e-6)
+        gate = gate.unflatten(-1, (-1, 32))
+        y = norms.rms_norm_gated(v.unflatten(-1, (-1, 32)), gate, None, 1e-5, "sigmoid", False)
+        (q.sum() + k.sum() + y.sum() + (following.sum() if carried else 0)).backward()
 
 
 def run_embedding() -> None:

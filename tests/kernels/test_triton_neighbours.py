@@ -15,6 +15,7 @@ from mnemolab.kernels import l2_norm as plain_l2
 from mnemolab.kernels import rms_norm_gated as plain_rms
 from mnemolab.kernels import scored_cross_entropy as plain_loss
 from mnemolab.kernels import short_conv as plain_conv
+from mnemolab.kernels import short_conv_qkv as plain_qkv
 from mnemolab.kernels import situ_glu as plain_situ
 from mnemolab.kernels.triton import add_norm, attention_residual, cross_entropy, norms, short_conv, situ
 
@@ -48,7 +49,7 @@ def compare(fused, plain, tensors, tolerance=2e-6):
 
 
 @pytest.mark.parametrize("T", (1, 2, 3, 70))
-@pytest.mark.parametrize("W", (1, 4))
+@pytest.mark.parametrize("W", (1, 2, 3, 4))
 @pytest.mark.parametrize("cached", (False, True))
 def test_short_conv(T, W, cached):
     tensors = [draw(2, T, 5), draw(5, W, seed=1), draw(5, seed=2) if cached else None]
@@ -61,6 +62,89 @@ def test_short_conv(T, W, cached):
         )
 
 
+def check_qkv(B, T, sizes, W, *, rest=0, silu=(True, True, True), unit=0, bias=False, cached=False, pick=tuple, **more):
+    """`pick` says which of q, k, v, rest and cache are used, and so have a gradient."""
+    C = sum(sizes)
+    tensors = [draw(B, T, C + rest), draw(C, W, seed=1), draw(C, seed=2) if bias else None]
+    tensors.append(draw(B, W - 1, C, seed=3) if cached and W > 1 else None)
+    options = {"sizes": sizes, "silu": silu, "unit": unit}
+    compare(
+        lambda x, w, b, c: pick(short_conv.short_conv_qkv(x, w, b, c, sizes, silu, unit, 1e-6)),
+        lambda x, w, b, c: pick(plain_qkv(x, w, b, cache=c, **options)),
+        tensors,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("T", (1, 2, 3, 5, 35))
+@pytest.mark.parametrize("W", (1, 2, 3, 4))
+@pytest.mark.parametrize("cached", (False, True))
+def test_short_conv_qkv(T, W, cached):
+    """Odd widths, heads that fill no tile, fewer tokens than taps, and walks that end within a sequence."""
+    check_qkv(2, T, (6, 6, 5), W, rest=3, unit=3, bias=cached, cached=cached)
+    check_qkv(2, T, (6, 3, 5), W, silu=(False, False, True), bias=not cached, cached=cached)
+
+
+@pytest.mark.parametrize("unit", (16, 33, 48, 64, 128, 256))
+def test_short_conv_qkv_at_every_head_size(unit):
+    check_qkv(1, 13, (2 * unit, unit, 40), 4, rest=130, unit=unit)
+
+
+@pytest.mark.parametrize("silu", ((True, False, False), (False, True, True), (False, False, False)))
+@pytest.mark.parametrize("unit", (0, 8))
+def test_short_conv_qkv_activates_what_it_is_told(silu, unit):
+    check_qkv(3, 20, (16, 16, 24), 4, silu=silu, unit=unit, cached=True)
+
+
+@pytest.mark.parametrize("used", ((0,), (1, 3), (2, 4), (3,)))
+def test_short_conv_qkv_where_not_everything_is_used(used):
+    """Without a gradient from it, a part's columns of the gradient are zero, not what memory held."""
+    check_qkv(2, 20, (16, 16, 8), 4, rest=5, unit=8, cached=True, pick=lambda found: tuple(found[i] for i in used))
+
+
+@pytest.mark.parametrize("rows", (2, 8, 128))
+def test_short_conv_qkv_in_walks_of_any_length(rows, monkeypatch):
+    monkeypatch.setattr(short_conv, "ROWS", rows)
+    check_qkv(1, 37, (16, 16, 16), 4, rest=16, unit=16, bias=True, cached=True)
+
+
+@pytest.mark.parametrize("cut", (lambda x: x[..., 3:], lambda x: x[:, 1:], lambda x: x.mT, lambda x: x[::2]))
+def test_short_conv_qkv_of_a_part_of_a_tensor(cut):
+    x = draw(4, 30, 30)
+    channels = cut(x).shape[2] - 2
+    sizes = (6, 6, channels - 12)
+    compare(
+        lambda x, w: short_conv.short_conv_qkv(cut(x), w, None, None, sizes, (True, True, True), 3, 1e-6),
+        lambda x, w: plain_qkv(cut(x), w, sizes=sizes, unit=3),
+        [x, draw(channels, 4, seed=1)],
+    )
+
+
+def test_short_conv_qkv_rounds_its_results_alone():
+    """bfloat16 in and out, float32 between: each result is the float32 one of the same numbers, rounded (or cut, by the
+    interpreter)."""
+    mixed, weight = draw(2, 40, 56).bfloat16().to(DEVICE), draw(48, 4, seed=1).to(DEVICE)
+    cotangents = [draw(2, 40, 16, seed=5 + i).bfloat16().to(DEVICE) for i in range(3)]
+    found, wanted = [], []
+    for results, dtype in ((found, torch.bfloat16), (wanted, torch.float32)):
+        x, w = mixed.to(dtype).requires_grad_(), weight.clone().requires_grad_()
+        q, k, v, _, _ = short_conv.short_conv_qkv(x, w, None, None, (16, 16, 16), (True, True, True), 8, 1e-6)
+        results += [q, k, v, *torch.autograd.grad((q, k, v), (x, w), [c.to(dtype) for c in cotangents])]
+    assert [x.dtype for x in found] == [torch.bfloat16] * 4 + [torch.float32]
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a.float(), b, rtol=2**-7, atol=1e-6)
+
+
+def test_short_conv_reads_nothing_beyond_its_filter():
+    """An infinity that no tap reaches leaves no NaN behind, as a weight of 0 would."""
+    for W in (1, 2, 3, 4):
+        x = draw(1, 12, 16).to(DEVICE)
+        x[:, 3] = torch.inf
+        y, _ = short_conv.short_conv(x, draw(16, W, seed=1).to(DEVICE), None, None, False)
+        assert y[:, 3 + W :].isfinite().all() and y[:, :3].isfinite().all()
+        assert not y[:, 3 : 3 + W].isfinite().any()
+
+
 @pytest.mark.parametrize("rows", (1, 3, 131))
 @pytest.mark.parametrize("activation", ("silu", "sigmoid", "none"))
 def test_rms_norm_gated(rows, activation):
@@ -70,6 +154,26 @@ def test_rms_norm_gated(rows, activation):
             lambda x, g, w, f=first: plain_rms(x, g, w, activation=activation, gate_first=f),
             [draw(rows, 18), draw(rows, 18, seed=1), draw(18, seed=2)],
         )
+
+
+@pytest.mark.parametrize("first", (False, True))
+@pytest.mark.parametrize(
+    "gate_of",
+    (
+        lambda wide: wide[..., 20:56].unflatten(-1, (3, 12)),
+        lambda wide: wide[..., :36].unflatten(-1, (3, 12)).transpose(0, 1).contiguous().transpose(0, 1),
+        lambda wide: wide[..., 8:44].unflatten(-1, (12, 3)).mT,
+        lambda wide: wide[..., :12].unsqueeze(2).expand(-1, -1, 3, -1),
+        lambda wide: wide[:, :1, :36].unflatten(-1, (3, 12)).expand(-1, 7, -1, -1),
+    ),
+)
+def test_rms_norm_with_a_gate_among_other_columns(gate_of, first):
+    """The gate is read where it stands; layouts that no two strides describe are copied."""
+    compare(
+        lambda x, wide, w: norms.rms_norm_gated(x, gate_of(wide), w, 1e-5, "sigmoid", first),
+        lambda x, wide, w: plain_rms(x, gate_of(wide), w, activation="sigmoid", gate_first=first),
+        [draw(2, 7, 3, 12), draw(2, 7, 60, seed=1), draw(12, seed=2)],
+    )
 
 
 def test_norms_without_gate_or_weight():
