@@ -6,6 +6,7 @@ once keeps the many small integer kernels of a task off the step's clock.
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.optim import AdamW
 from mnemolab.models.backbone import Backbone
 from mnemolab.tasks.base import Task
 from mnemolab.trainers.config import RunConfig
+from mnemolab.trainers.narrow import NarrowWeights
 from mnemolab.trainers.query_loss import IGNORED, query_loss
 from mnemolab.trainers.steps import LOG_STEPS, EagerSteps, Steps
 from mnemolab.trainers.stops import NotFinite
@@ -58,6 +60,7 @@ class GraphSteps(Steps):
         self._inputs = torch.zeros(*whole, length, dtype=torch.int64, device=device)
         self._positions = torch.zeros(*whole, slots, dtype=torch.int64, device=device)
         self._wanted = torch.full((*whole, slots), IGNORED, dtype=torch.int64, device=device)
+        self._cast = NarrowWeights(self.model) if self.config.precision == "bf16" else None
         self._rates = torch.tensor(self.rates, dtype=torch.float32, device=device)
         self._ring = torch.zeros(LOG_STEPS, 2, device=device)
         self._not_finite = torch.zeros((), device=device)
@@ -149,9 +152,12 @@ class GraphSteps(Steps):
         self.optimiser.zero_grad(set_to_none=True)
         at = (self._cursor % self.block).view(1)
         parts = (held.index_select(0, at)[0] for held in (self._inputs, self._positions, self._wanted))
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16"):
+        autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
+        with autocast, self._cast or nullcontext():
             loss = query_loss(self.model, *parts)
         loss.backward()
+        if self._cast is not None:
+            self._cast.hand_on()
         norm = self._clip()
         row = torch.stack((loss.detach().float(), norm.detach().float()))
         self._not_finite.copy_(torch.maximum(self._not_finite, 1.0 - torch.isfinite(row).all().float()))

@@ -24,7 +24,8 @@ def softmax_error_kernel(logits_ptr, wanted_ptr, share_ptr, loss_ptr, N, BN: tl.
         p = tl.exp(x - top)
         total = tl.sum(p, axis=0)
         tl.store(loss_ptr + row, (top + tl.log(total) - hit) * share)
-        error = (p / total - tl.where(cols == target, 1.0, 0.0)) * share
+        # one division a row: as many as there are columns would take longer than the memory
+        error = p * (share / total) - tl.where(cols == target, share, 0.0)
         tl.store(base + cols, error, mask=cols < N)
     else:
         top = tl.full((), -float("inf"), tl.float32)

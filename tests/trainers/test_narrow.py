@@ -1,0 +1,57 @@
+"""Matrices cast all at once: the numbers of autocast, which casts them one by one."""
+
+import copy
+
+import pytest
+import torch
+
+from mnemolab.models import STAGES, make_model
+from mnemolab.trainers.narrow import NarrowWeights
+from mnemolab.trainers.query_loss import query_loss
+
+CASES = [(name, recipe) for name in STAGES for recipe in STAGES[name].recipes]
+
+
+def gradients(model, narrow):
+    g = torch.Generator().manual_seed(0)
+    inputs, wanted = (torch.randint(11, size, generator=g) for size in ((2, 7), (2, 3)))
+    model.zero_grad(set_to_none=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        if narrow is None:
+            loss = query_loss(model, inputs, torch.tensor([[1, 4, 6], [0, 2, 5]]), wanted)
+        else:
+            with narrow:
+                loss = query_loss(model, inputs, torch.tensor([[1, 4, 6], [0, 2, 5]]), wanted)
+    loss.backward()
+    if narrow is not None:
+        narrow.hand_on()
+    return loss.detach(), [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(("name", "recipe"), CASES)
+def test_the_numbers_of_autocast(name, recipe):
+    torch.manual_seed(0)
+    model = make_model(name, vocab_size=11, width=16, depth=5, heads=2, head_dim=8, recipe=recipe)
+    narrow = NarrowWeights(model)
+    weights = [p.detach().clone() for p in model.parameters()]
+    for _ in range(2):
+        twin = copy.deepcopy(model)  # a router counts every pass
+        (a, wanted), (b, found) = gradients(twin, None), gradients(model, narrow)
+        assert torch.equal(a, b)
+        for x, y in zip(wanted, found, strict=True):
+            assert (x is None) == (y is None)
+            assert x is None or y is None or (x.dtype == y.dtype and torch.equal(x, y))
+        with torch.no_grad():  # a step, which the copies must follow
+            for p in model.parameters():
+                p.add_(0.01)
+    assert all(p.dtype == w.dtype for p, w in zip(model.parameters(), weights, strict=True))
+
+
+def test_addresses_stay():
+    model = make_model("deltanet", vocab_size=11, width=16, depth=1, heads=2, head_dim=8)
+    narrow = NarrowWeights(model)
+    at = []
+    for _ in range(2):
+        gradients(model, narrow)
+        at.append([p.grad.data_ptr() for p in narrow._wide])
+    assert at[0] == at[1]
