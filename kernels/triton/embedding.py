@@ -45,7 +45,7 @@ LATER = Level(rows=128, tiles=1, columns=32, warps=4)
 
 
 @triton.jit(do_not_specialize=["M", "N"])
-def gather_kernel(
+def embedding_gather_kernel(
     token_ptr, w_ptr, y_ptr, key_ptr, M, N, D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, NONE: tl.constexpr
 ):
     """R rows of y, and their tokens in the narrow dtype of the keys; an unknown token reads nothing and gives NaN."""
@@ -69,7 +69,7 @@ def _join(key1, sum1, key2, sum2):
 
 
 @triton.jit(do_not_specialize=["M"])
-def runs_kernel(
+def embedding_runs_kernel(
     key_ptr, order_ptr, x_ptr, dw_ptr, part_key_ptr, part_ptr, M,
     D: tl.constexpr, BD: tl.constexpr, R: tl.constexpr, TILES: tl.constexpr, NONE: tl.constexpr,
 ):  # fmt: skip
@@ -138,7 +138,9 @@ def gather(tokens: Tensor, weight: Tensor, keys: Tensor | None) -> Tensor:
     (N, D), M = weight.shape, tokens.numel()
     y = torch.empty(*tokens.shape, D, dtype=weight.dtype, device=weight.device)
     BD, R = rows_of(D)
-    gather_kernel[(triton.cdiv(M, R),)](tokens, weight, y, keys, M, N, D=D, BD=BD, R=R, NONE=NO_TOKEN, num_warps=4)
+    embedding_gather_kernel[(triton.cdiv(M, R),)](
+        tokens, weight, y, keys, M, N, D=D, BD=BD, R=R, NONE=NO_TOKEN, num_warps=4
+    )
     return y
 
 
@@ -155,7 +157,7 @@ def sum_rows(keys: Tensor, dy: Tensor, N: int, dtype: torch.dtype) -> Tensor:
         if chunks > 1:
             parts = torch.empty(2 * chunks, D, dtype=torch.float32, device=dy.device)
             part_keys = torch.empty(2 * chunks, dtype=torch.int32, device=dy.device)
-        runs_kernel[(chunks, triton.cdiv(D, BD))](
+        embedding_runs_kernel[(chunks, triton.cdiv(D, BD))](
             keys, order, rows, dw, part_keys, parts, M,
             D=D, BD=BD, R=level.rows, TILES=level.tiles, NONE=NO_TOKEN, num_warps=level.warps,
         )  # fmt: skip

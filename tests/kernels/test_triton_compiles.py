@@ -78,7 +78,7 @@ def test_exact(kind, D, dtype):
 
 def test_the_embedding():
     rows = compiled("embedding")
-    assert {row["kernel"] for row in rows} == {"embedding.gather_kernel", "embedding.runs_kernel"}
+    assert {row["kernel"] for row in rows} == {"embedding.embedding_gather_kernel", "embedding.embedding_runs_kernel"}
     check(rows, {}, 0)
     # one warp a program: many must live on a multiprocessor for its memory to be busy
     assert all(row["registers"] <= 168 for row in rows), rows

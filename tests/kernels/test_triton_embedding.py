@@ -196,4 +196,4 @@ def test_the_compiled_code(level):
 @pytest.mark.slow
 @the_real_one
 def test_the_compiled_code_on_three_levels(level):
-    compiled("150:300:128:bf16:filler", "9000:60:4:fp32:filler", "600:40000:64:fp32:random", "200:20:300:fp32:filler")
+    compiled("150:300:128:bf16:filler", "9000:60:4:fp32:filler", "600:33000:16:fp32:random", "200:20:300:fp32:filler")
