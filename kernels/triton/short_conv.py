@@ -80,14 +80,17 @@ def conv_forward_kernel(
 
 
 @triton.jit
-def _copy(from_ptr, to_ptr, tile, b, start, owned, T, ROWS_, FROM: tl.constexpr, TO: tl.constexpr, FIRST: tl.constexpr, BD: tl.constexpr):  # fmt: skip
-    """Rows of a contiguous tensor FROM wide into the columns FIRST to TO of another."""
+def _copy(
+    from_ptr, to_ptr, tile, first, N, ROWS_,
+    FROM: tl.constexpr, TO: tl.constexpr, AT: tl.constexpr, BD: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Rows `first` to first + ROWS_ of N rows, FROM wide, into the columns from AT on of rows TO wide."""
     d = (tile * BD + tl.arange(0, BD))[None, :]
-    row = b * T + start
-    for i in range(ROWS_):
-        mask = (i < owned) & (d < FROM)
-        x = tl.load(from_ptr + (row + i) * FROM + d, mask=mask, other=0.0)
-        tl.store(to_ptr + (row + i) * TO + FIRST + d, x, mask=mask)
+    for i in range(0, ROWS_, CHUNK):
+        r = i + tl.arange(0, CHUNK)[:, None]
+        mask = (r < ROWS_) & (first + r < N) & (d < FROM)
+        x = tl.load(from_ptr + (first + r) * FROM + d, mask=mask, other=0.0)
+        tl.store(to_ptr + (first + r) * TO + AT + d, x, mask=mask)
 
 
 @triton.jit
@@ -210,7 +213,12 @@ def conv_backward_kernel(
             A, B, C, STRIDE, WIDTH, EVEN, K, BK, BD, G, W, SILU, U,
         )  # fmt: skip
     elif COPIES > 0:
-        _copy(drest_ptr, dx_ptr, tile - TILES, b, start, owned, T, ROWS_, WIDTH - A - B - C, WIDTH, A + B + C, BD)
+        # of all rows in order, as many as the walks of this group take
+        N = SEGMENTS // NS * T.to(tl.int64)
+        _copy(
+            drest_ptr, dx_ptr, tile - TILES, group * (G * ROWS_), N, G * ROWS_,
+            WIDTH - A - B - C, WIDTH, A + B + C, BD, 8 * G,
+        )  # fmt: skip
 
 
 def _plan(x: Tensor, W: int, sizes: tuple[int, int, int], silu: tuple[bool, bool, bool], unit: int) -> dict[str, Any]:

@@ -64,6 +64,8 @@ def width_of(kind):
 
 
 class Block:
+    programs = 1
+
     def __init__(self, ptx: str, parameters: list[int], memory: np.ndarray, block: int, threads: int):
         self.lines = [line.split("//")[0].strip().replace("shared::cta", "shared") for line in ptx.splitlines()]
         found = ((re.match(r"(\$L__BB\w+):", line), n) for n, line in enumerate(self.lines))
@@ -79,12 +81,14 @@ class Block:
         special = {"%tid.x": self.thread, "%laneid": self.lane}
         if text in special:
             return special[text].astype(np.uint64)
-        if text.startswith("%ctaid"):
-            return np.full(self.threads, self.block, np.uint64)
+        if text.startswith(("%ctaid", "%nctaid")):
+            return np.full(self.threads, self.programs if text[1] == "n" else self.block, np.uint64)
         if text.startswith("%"):
             return self.registers[text]
         if text == "global_smem":
             text = "0"
+        if "_param_" in text:  # its address: its number
+            text = text.rsplit("_", 1)[1]
         # 0f precedes the bits of a float, 0x those of an integer
         number = int(text[2:], 16) if re.match("0[fx]", text) else int(text)  # noqa: FURB166 (two prefixes)
         return np.full(self.threads, number & (2**64 - 1), np.uint64)
@@ -160,6 +164,7 @@ class Block:
             "mul": lambda: x[0] * x[1], "add": lambda: x[0] + x[1], "sub": lambda: x[0] - x[1], "div": lambda: x[0] / x[1],
             "fma": lambda: x[0].astype(np.float64) * x[1] + x[2], "max": lambda: np.fmax(*x), "min": lambda: np.fmin(*x),
             "ex2": lambda: np.exp2(x[0]), "neg": lambda: -x[0], "abs": lambda: np.abs(x[0]), "rcp": lambda: 1 / x[0],
+            "rsqrt": lambda: 1 / np.sqrt(x[0]),
         }  # fmt: skip
         if family == "selp":
             raise AssertionError(line)
@@ -176,6 +181,10 @@ class Block:
             return self.arithmetic(name, a, " ".join(a))
         x, y = self.value(a[1]), self.value(a[2])
         width = width_of(name[-1])
+        if name[1] == "hi":  # as Python's integers, which do not wrap
+            x, y = ((signed(v, width) if name[-1][0] == "s" else v & np.uint64(2**width - 1)).tolist() for v in (x, y))
+            high = [(one * other >> width) & (2**64 - 1) for one, other in zip(x, y, strict=True)]
+            return self.put(a[0], np.array(high, np.uint64), width)
         if name[1] == "wide":
             x, y = (unsigned(signed(v)) if name[-1] == "s32" else v & LOW for v in (x, y))
             width = 64
@@ -186,7 +195,8 @@ class Block:
 
     def do_ld(self, name, a):
         if name[1] == "param":
-            number = int(a[1].rstrip("]").rsplit("_", 1)[1])
+            place = a[1].strip("[ ]")
+            number = int(place.rsplit("_", 1)[1]) if "_param_" in place else int(self.address(a[1])[0])
             return self.put(a[0], np.full(self.threads, self.parameters[number], np.uint64), 64)
         memory, size = self.shared if "shared" in name else self.memory, width_of(name[-1]) // 8
         place = self.address(a[1])

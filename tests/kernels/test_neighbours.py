@@ -15,6 +15,7 @@ from mnemolab.kernels import (
     rms_norm_gated,
     scored_cross_entropy,
     short_conv,
+    short_conv_qkv,
     short_conv_step,
     situ_glu,
 )
@@ -62,6 +63,40 @@ def test_short_conv_in_pieces_and_steps_equals_the_whole(bench, pieces):
         steps = [short_conv_step(x[:, t], weight, cache=cache) for t in range(9)]
     torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(cache, end)
+
+
+@pytest.mark.parametrize("W", range(1, 9))
+@pytest.mark.parametrize("silu_on", ((True, True, True), (False, False, True), (True, False, False)))
+@pytest.mark.parametrize("unit", (0, 3))
+def test_short_conv_qkv_is_what_it_is_made_of(W, silu_on, unit):
+    mixed, weight, cache = draw(2, 7, 20), draw(15, W, seed=1), draw(2, W - 1, 15, seed=2)
+    rows = torch.cat((cache, mixed[..., :15]), 1)
+    parts = conv1d(rows.mT, weight[:, None], groups=15).mT.split((6, 3, 6), -1)
+    q, k, v = (silu(part) if on else part for part, on in zip(parts, silu_on, strict=True))
+    if unit:
+        q, k = (
+            u / u.unflatten(-1, (-1, 3)).norm(dim=-1, keepdim=True).expand(-1, -1, -1, 3).flatten(2) for u in (q, k)
+        )
+    options: dict[str, Any] = {"sizes": (6, 3, 6), "silu": silu_on, "unit": unit}
+    *found, rest, following = short_conv_qkv(mixed, weight, cache=cache, eps=0.0, **options)
+    for a, b in zip(found, (q, k, v), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert torch.equal(following, rows[:, 7:])
+    assert torch.equal(rest, mixed[..., 15:]) and rest.data_ptr() == mixed[..., 15:].data_ptr()
+
+
+def test_short_conv_qkv_names_sizes_that_do_not_fit():
+    mixed, weight = draw(2, 4, 10), draw(9, 2, seed=1)
+    for options, message in (
+        ({"sizes": (3, 3, 5)}, r"mixed has shape \(2, 4, 10\); it must be .* M >= sum\(sizes\)=11"),
+        ({"sizes": (3, 6, 0)}, r"sizes=\(3, 6, 0\)"),
+        ({"sizes": (3, 3, 3), "unit": 2}, "unit=2 does not divide the 3 and 3 channels"),
+        ({"sizes": (2, 3, 3)}, r"weight has shape \(9, 2\); with D=8"),
+    ):
+        with pytest.raises(BadRequest, match=message):
+            short_conv_qkv(mixed, weight, **options)
+    with pytest.raises(TypeError, match=r"mixed is torch.int64"):
+        short_conv_qkv(torch.ones(2, 4, 10, dtype=torch.int64), weight, sizes=(3, 3, 3))
 
 
 def test_a_step_names_a_cache_that_it_cannot_update():
