@@ -89,9 +89,9 @@ def heads(v: Tensor, gate: Tensor, unit: int) -> tuple[Tensor, Tensor]:
     return v.unflatten(-1, (-1, unit)), gate[..., : v.shape[-1]].unflatten(-1, (-1, unit))
 
 
-def errors(
-    B: int, T: int, size: int, rest: int, W: int, unit: int, dtype: torch.dtype, carried: bool
-) -> dict[str, float]:
+def errors(numbers: list[int], dtype: torch.dtype, carried: bool) -> dict[str, float]:
+    B, T, size, rest, W, unit = numbers
+
     g = torch.Generator().manual_seed(0)
 
     def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
