@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mnemolab.kernels.triton.ahead import Plan, background
 from mnemolab.kernels.triton.table import interpreted
 
 __all__ = ["Ready", "addresses", "launch", "miscompiled", "specialisation"]
@@ -75,13 +76,18 @@ def launch(
     stages: int,
 ) -> None:  # fmt: skip
     """Run `kernel` on a grid of `programs`. `made` belongs to one set of constants, options and all that Triton specialises
-    on; `constants` are the kernel's last parameters, in its order. A kernel not yet in `made` wants tensors in `args`."""
+    on; `constants` are the kernel's last parameters, in its order. A kernel not yet in `made` wants tensors in `args`. A
+    `Plan` as `made` notes the launch instead."""
     found = made.get(kernel)
     if found is None:
         named = constants()
+        if isinstance(made, Plan):
+            made.launches.append((kernel, programs, args, named, warps, stages))
+            return
         if interpreted():
             kernel[(programs,)](*args, **named)
             return
+        background().wait(kernel)
         compiled = compile_sound(kernel, programs, args, named, warps, stages)
         found = made[kernel] = Ready(compiled, tuple(named[name] for name in kernel.arg_names[len(args) :]))
     found(programs, args)

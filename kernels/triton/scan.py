@@ -13,12 +13,13 @@ from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.operands import EPSILON, Operands, State
+from mnemolab.kernels.triton.ahead import Plan, outline
 from mnemolab.kernels.triton.backward import backward_kernel
 from mnemolab.kernels.triton.forward import forward_kernel
 from mnemolab.kernels.triton.gradients import gradient_kernel
-from mnemolab.kernels.triton.launch import addresses, launch, specialisation
+from mnemolab.kernels.triton.launch import addresses, compile_sound, launch, specialisation
 from mnemolab.kernels.triton.prepare import prepare_kernel
-from mnemolab.kernels.triton.table import Config, choose, padded
+from mnemolab.kernels.triton.table import Config, choose, interpreted, padded
 from mnemolab.kernels.triton.workspace import Layout
 
 __all__ = ["Geometry", "run_backward", "run_forward", "scan"]
@@ -106,9 +107,9 @@ def kept_parts(geo: Geometry, save: bool) -> dict[str, tuple[tuple[int, ...], to
     C, BK, FV = geo.config.C, padded(geo.K), padded(geo.V)
     found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     if geo.prepares:
-        found["A"] = (*at, C, C), P.store
+        found["A"] = (*at, C, C), P.decayed
     if geo.erase:
-        found["W"], found["X"] = ((*at, C, BK), P.store), ((*at, C, C), P.store)
+        found["W"], found["X"] = ((*at, C, BK), P.store), ((*at, C, C), P.decayed)
     if geo.decay == 1 and geo.erase:
         found["G"] = (*at, 3, C), wide
     if geo.decay == 2:
@@ -147,10 +148,11 @@ def new_like(x: Tensor | None) -> Tensor | None:
 
 def run_forward(
     geo: Geometry, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
-    write: Tensor | None, state0: Tensor | None, norm0: Tensor | None, save: bool,
+    write: Tensor | None, state0: Tensor | None, norm0: Tensor | None, save: bool, plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:  # fmt: skip
     """o, the final state, the final denominator state, and the workspace, which the backward pass needs if `save`.
-    Operands have passed `rows` and `flat`. Every element of every output is written by exactly one program."""
+    Operands have passed `rows` and `flat`. Every element of every output is written by exactly one program. With a `plan`
+    nothing runs."""
     B, T, H, K, V = geo.B, geo.T, geo.H, geo.K, geo.V
     config, NT, BH = geo.config, geo.NT, geo.B * geo.H
     C, BK, FV, P = config.C, padded(K), padded(V), config.precision
@@ -160,10 +162,12 @@ def run_forward(
     state = torch.empty((B, H, K, V), dtype=torch.float32, device=q.device)
     norm = torch.empty((B, H, K), dtype=torch.float32, device=q.device) if geo.normalize else None
     key = (q.get_device(), save, specialisation(q, k, v, log_decay, erase, write, state0, norm0))
-    made = geo.known.get(key)
+    made = geo.known.get(key) if plan is None else plan
     given: Any = (q, k, v, log_decay, erase, write, state0, norm0, o, state, norm)
-    if made is None:
-        made, part = {}, layout.views(work)
+    if not made:
+        if made is None and q.is_cuda and not interpreted():
+            compile_ahead(geo, q, k, v, log_decay, erase, write, state0, norm0, save)
+        made, part = {} if made is None else made, layout.views(work)
     else:
         given, part = addresses(*given), layout.addresses(work.data_ptr())
     q_, k_, v_, g_, e_, w_, s_, z_, o_, state_, norm_ = given
@@ -202,10 +206,10 @@ def run_forward(
 def run_backward(
     geo: Geometry, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
     write: Tensor | None, work: Tensor, o: Tensor | None, do: Tensor, dstate: Tensor | None, dnorm: Tensor | None,
-    dtypes: tuple[torch.dtype | None, torch.dtype | None],
+    dtypes: tuple[torch.dtype | None, torch.dtype | None], plan: Plan | None = None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Gradients of q, k, v, log_decay, erase, write, state0, norm0; `work` is the forward pass's workspace, `dtypes` are
-    those of the last two, None if absent."""
+    those of the last two, None if absent. With a `plan` nothing runs."""
     B, T, H, K, V = geo.B, geo.T, geo.H, geo.K, geo.V
     config, NT, BH = geo.config, geo.NT, geo.B * geo.H
     C, BK, FV, P = config.C, padded(K), padded(V), config.precision
@@ -215,12 +219,13 @@ def run_backward(
     ds0 = None if dtypes[0] is None else torch.empty((B, H, K, V), dtype=dtypes[0], device=q.device)
     dz0 = None if dtypes[1] is None else torch.empty((B, H, K), dtype=dtypes[1], device=q.device)
     key = (q.get_device(), specialisation(q, k, v, log_decay, erase, write, do, dstate, dnorm), dtypes)
-    made = geo.known.get(key)
+    made = geo.known.get(key) if plan is None else plan
     given: Any = (
         q, k, v, log_decay, erase, write, o, do, dstate, dnorm, dq, dk, dv, dg, de, dw, ds0, dz0,
     )  # fmt: skip
-    if made is None:
-        made, kept, part = {}, saved.views(work), layout.views(passed)
+    if not made:
+        made = {} if made is None else made
+        kept, part = saved.views(work), layout.views(passed)
     else:
         given = addresses(*given)
         kept, part = saved.addresses(work.data_ptr()), layout.addresses(passed.data_ptr())
@@ -255,6 +260,23 @@ def run_backward(
     if made:
         geo.known[key] = made
     return dq, dk, dv, dg, de, dw, ds0, dz0
+
+
+def compile_ahead(
+    geo: Geometry, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None,
+    write: Tensor | None, state0: Tensor | None, norm0: Tensor | None, save: bool,
+) -> None:  # fmt: skip
+    """Set the compilers of a new scan's kernels to work at once; with `save` those of its backward pass too, as it is when no
+    gradient reaches the final state."""
+    plan, device = Plan(), q.get_device()
+    q, k, v = outline(q), outline(k), outline(v)
+    gates = [None if x is None else outline(x) for x in (log_decay, erase, write, state0, norm0)]
+    o, _, _, work = run_forward(geo, q, k, v, *gates, save, plan)
+    if save:
+        dtypes = (None if state0 is None else state0.dtype, None if norm0 is None else norm0.dtype)
+        do = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+        run_backward(geo, q, k, v, *gates[:3], work, o if geo.normalize else None, do, None, None, dtypes, plan)
+    plan.begin(compile_sound, device)
 
 
 class _Scan(torch.autograd.Function):
