@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from mnemolab.kernels.neighbours.norms import add_rms_norm as add_rms_norm
     from mnemolab.kernels.neighbours.norms import l2_norm as l2_norm
     from mnemolab.kernels.neighbours.norms import rms_norm_gated as rms_norm_gated
+    from mnemolab.kernels.neighbours.rows import Rows as Rows
+    from mnemolab.kernels.neighbours.rows import choose_rows as choose_rows
+    from mnemolab.kernels.neighbours.rows import take_rows as take_rows
     from mnemolab.kernels.neighbours.short_conv import short_conv as short_conv
     from mnemolab.kernels.neighbours.short_conv import short_conv_qkv as short_conv_qkv
     from mnemolab.kernels.neighbours.short_conv import short_conv_step as short_conv_step
@@ -37,6 +40,7 @@ KERNELS = Registry(
         "embedding": Entry(
             "mnemolab.kernels.neighbours.embedding:embedding", "rows of a table, and its gradient in a fixed order"
         ),
+        "take_rows": Entry("mnemolab.kernels.neighbours.rows:take_rows", "some of the positions of a batch"),
         "l2_norm": Entry("mnemolab.kernels.neighbours.norms:l2_norm", "unit keys and queries"),
         "rms_norm_gated": Entry("mnemolab.kernels.neighbours.norms:rms_norm_gated", "RMSNorm with an output gate"),
         "add_rms_norm": Entry(
@@ -58,8 +62,10 @@ KERNELS = Registry(
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "Rows": "neighbours.rows",
         "add_rms_norm": "neighbours.norms",
         "attention_residual": "neighbours.attention_residual",
+        "choose_rows": "neighbours.rows",
         "embedding": "neighbours.embedding",
         "explain_backend": "scan",
         "glu": "neighbours.situ",
@@ -72,5 +78,6 @@ __getattr__, __dir__ = lazy_exports(
         "short_conv_qkv": "neighbours.short_conv",
         "short_conv_step": "neighbours.short_conv",
         "situ_glu": "neighbours.situ",
+        "take_rows": "neighbours.rows",
     },
 )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.cross_entropy import IGNORED, scored_cross_entropy
 from mnemolab.kernels.neighbours.embedding import embedding
+from mnemolab.kernels.neighbours.rows import Rows, choose_rows, take_rows
 from mnemolab.models.channels import make_channel_mixer
 from mnemolab.models.channels.mlp import GLU, MLP
 from mnemolab.models.config import ModelConfig
@@ -23,7 +24,6 @@ from mnemolab.models.mixers import MIXERS
 from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.norms import make_norm
 from mnemolab.models.residual import AttentionResidual, SumResidual, residual_block
-from mnemolab.models.rows import take
 from mnemolab.models.state import repeat_state, select_state
 
 __all__ = ["Backbone", "Block"]
@@ -101,11 +101,11 @@ class Backbone(nn.Module):
         return self._run(inputs, state, return_state, one=False)
 
     def features_at(self, inputs: Tensor, rows: Tensor) -> Tensor:
-        """`features` of tokens (B,T) at `rows` (R,) of the B*T positions, row-major: (R,D).
+        """`features` of tokens (B,T) at `rows` (R,) of the B*T positions, row-major and distinct: (R,D). A row of -1 is none.
 
-        Behind the last memory every position is for itself, so there nothing is computed for the other positions.
+        What comes out for a row that is none has no meaning and must not be used. Behind the last memory every position is for itself, so there nothing is computed for the other positions.
         """
-        return self._run(inputs, None, False, one=False, rows=rows)[0][0]
+        return self._run(inputs, None, False, one=False, rows=choose_rows(rows, inputs.numel()))[0][0]
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the scored positions, targets (B,T) with -100 elsewhere; a scalar."""
@@ -131,7 +131,7 @@ class Backbone(nn.Module):
         return F.linear(hidden, self.head_weight.to(hidden.dtype))
 
     def _run(
-        self, inputs: Tensor, state: Any, need_state: bool, one: bool, rows: Tensor | None = None
+        self, inputs: Tensor, state: Any, need_state: bool, one: bool, rows: Rows | None = None
     ) -> tuple[Tensor, Any]:
         h = self._embed(inputs)
         held: dict[str, Any] = {"layers": []}
@@ -152,7 +152,7 @@ class Backbone(nn.Module):
                 stream.write(block.channel(stream.read(block.norm2)))
             held["layers"].append(layer_state)
         hidden = stream.read(self.norm)
-        return hidden if rows is None else take(hidden, rows), held if need_state else None
+        return hidden if rows is None else take_rows(hidden, rows), held if need_state else None
 
     def _embed(self, inputs: Tensor) -> Tensor:
         try:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from mnemolab.kernels.neighbours.attention_residual import attention_residual
+from mnemolab.kernels.neighbours.rows import Rows, take_rows
 from mnemolab.models.norms import add_norm
 from mnemolab.models.precision import KeepsFp32
-from mnemolab.models.rows import take
 
 __all__ = ["AttentionResidual", "AttentionStream", "SumResidual", "SumStream", "residual_block"]
 
@@ -26,10 +26,10 @@ class SumStream:
         self.last = None
         return x
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with `rows` (R,) of the positions alone, as a batch of one; see `take`."""
-        self.h = take(self.h, rows)
-        self.last = None if self.last is None else take(self.last, rows)
+    def keep(self, rows: Rows) -> None:
+        """Go on with `rows` of the positions alone, as a batch of one; see `take_rows`."""
+        self.h = take_rows(self.h, rows)
+        self.last = None if self.last is None else take_rows(self.last, rows)
 
     def write(self, y: Tensor) -> None:
         self.h = self.h if self.last is None else self.h + self.last
@@ -61,9 +61,9 @@ class AttentionStream:
         site, self.sites = self.sites, self.sites + 1
         return norm(attention_residual(self.sources, self.rule.query[site], self.rule.gain[site], eps=self.rule.eps))
 
-    def keep(self, rows: Tensor) -> None:
-        self.finished = [take(source, rows) for source in self.finished]
-        self.partial = None if self.partial is None else take(self.partial, rows)
+    def keep(self, rows: Rows) -> None:
+        self.finished = [take_rows(source, rows) for source in self.finished]
+        self.partial = None if self.partial is None else take_rows(self.partial, rows)
 
     def write(self, y: Tensor) -> None:
         if self.partial is None:

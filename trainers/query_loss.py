@@ -31,8 +31,8 @@ def query_loss(model: Backbone, inputs: Tensor, positions: Tensor, wanted: Tenso
     Equals `model.loss`. No operation waits for the host.
     """
     B, T = inputs.shape
-    where = torch.arange(0, B * T, T, device=inputs.device)[:, None] + positions.clamp(min=0)
-    rows = model.features_at(inputs, where.flatten())
+    where = torch.arange(0, B * T, T, device=inputs.device)[:, None] + positions
+    rows = model.features_at(inputs, where.where(positions >= 0, -1).flatten())
     kind = rows.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
     return _RowLoss.apply(rows, model.head_weight, wanted.flatten(), dtype)  # type: ignore[return-value]

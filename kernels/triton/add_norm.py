@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.triton.norms import PROGRAMS, rows_of
+from mnemolab.kernels.triton.sums import column_sums
 
 __all__ = ["add_rms_norm"]
 
@@ -99,7 +100,13 @@ class _AddRmsNorm(torch.autograd.Function):
             total, weight, None if dtotal is None else dtotal.contiguous(), dx.contiguous(), dh, dy, dweight, N, ctx.eps,
             D=D, BD=BD, R=R, num_warps=4,
         )  # fmt: skip
-        return dh, None if ctx.added is None else dh if dy is None else dy, dweight.sum(0).to(weight.dtype), None, None
+        return (
+            dh,
+            None if ctx.added is None else dh if dy is None else dy,
+            column_sums(dweight, weight.dtype),
+            None,
+            None,
+        )
 
 
 def add_rms_norm(h: Tensor, y: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.sums import column_sums
 from mnemolab.kernels.triton.table import padded
 
 __all__ = ["PROGRAMS", "l2_norm", "rms_norm_gated", "rows_of"]
@@ -166,7 +167,7 @@ class _RmsNormGated(torch.autograd.Function):
             x, gate, weight, dy.contiguous(), dx, dgate, dweight, N, eps,
             D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, **spaced, num_warps=4,
         )  # fmt: skip
-        dweight = None if weight is None or dweight is None else dweight.sum(0).to(weight.dtype)
+        dweight = None if weight is None or dweight is None else column_sums(dweight, weight.dtype)
         return dx, dgate, dweight, None, None, None
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy
-from mnemolab.models.rows import take
+from mnemolab.kernels.neighbours.rows import choose_rows, take_rows
 
 __all__ = ["HuggingFaceModel"]
 
@@ -63,8 +63,8 @@ class HuggingFaceModel(nn.Module):
         return out.last_hidden_state, getattr(out, self.cache_name) if return_state else None
 
     def features_at(self, inputs: Tensor, rows: Tensor) -> Tensor:
-        """`features` of tokens (B,T) at `rows` (R,) of the B*T positions, row-major: (R,D)."""
-        return take(self.features(inputs)[0], rows)[0]
+        """`features` of tokens (B,T) at `rows` (R,) of the B*T positions, row-major and distinct, -1 for none: (R,D)."""
+        return take_rows(self.features(inputs)[0], choose_rows(rows, inputs.numel()))[0]
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the scored positions, targets (B,T) with -100 elsewhere; a scalar."""

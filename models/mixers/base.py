@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mnemolab.models.rows import take
+from mnemolab.kernels.neighbours.rows import Rows, take_rows
 
 __all__ = ["Mixer"]
 
@@ -29,9 +29,9 @@ class Mixer(nn.Module, ABC):
     def forward(self, x: Tensor, state: Any = None, need_state: bool = True) -> tuple[Tensor, Any]:
         """(B,T,D) -> (y (B,T,D), state after the last token, or None when `need_state` is False)."""
 
-    def at(self, x: Tensor, rows: Tensor) -> Tensor:
-        """`forward` from the start, at `rows` (R,) of the B*T positions alone: (1,R,D)."""
-        return take(self.forward(x, None, False)[0], rows)
+    def at(self, x: Tensor, rows: Rows) -> Tensor:
+        """`forward` from the start, at `rows` of the B*T positions alone: (1,R,D)."""
+        return take_rows(self.forward(x, None, False)[0], rows)
 
     def step(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """One token: (B,D) -> (y (B,D), state)."""

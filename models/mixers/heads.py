@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.norms import rms_norm_gated
+from mnemolab.kernels.neighbours.rows import Rows, take_rows
 from mnemolab.kernels.operands import MAX_CHANNELS
 from mnemolab.models.config import HeadsConfig, MemoryConfig, ModelConfig
 from mnemolab.models.fused import Fused
@@ -19,7 +20,6 @@ from mnemolab.models.mixers.base import Mixer
 from mnemolab.models.norms import RMSNorm
 from mnemolab.models.outward import Outward
 from mnemolab.models.positions import rotate
-from mnemolab.models.rows import take
 from mnemolab.models.short_conv import ShortConv
 
 __all__ = ["HeadsMixer"]
@@ -106,10 +106,10 @@ class HeadsMixer(Mixer):
         o, memory = self.remember(x, q, k, v, state, need_state)
         return self.close(o, gate), held | memory if need_state else None
 
-    def at(self, x: Tensor, rows: Tensor) -> Tensor:
+    def at(self, x: Tensor, rows: Rows) -> Tensor:
         q, k, v, gate, _ = self.project(x, None)
         o, _ = self.remember(x, q, k, v, None, False)
-        return self.close(take(o, rows), None if gate is None else take(gate, rows))
+        return self.close(take_rows(o, rows), None if gate is None else take_rows(gate, rows))
 
     def step(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         x = x[:, None]
