@@ -25,6 +25,7 @@ TESTS = {
     "greater": "above 0 by a one-sided paired sign-flip test, and at least the margin",
     "equivalent": "within the margin on both sides (TOST)",
     "no worse": "above minus the margin (non-inferiority)",
+    "possible": "as greater; a failure refutes nothing, since the statement is that it can happen",
 }
 VERDICTS = ("supported", "refuted", "inconclusive", "undecidable here")
 

@@ -3,16 +3,27 @@
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnemolab.analysis.claims.catalogue import CLAIMS
 from mnemolab.analysis.claims.claim import Verdict
+from mnemolab.analysis.claims.cost import gpu_seconds
 from mnemolab.analysis.claims.evidence import Evidence
-from mnemolab.analysis.claims.experiments import Planned, load_tier
+from mnemolab.analysis.claims.experiments import Planned, load_experiment, load_tier
 from mnemolab.analysis.claims.figures import draw
-from mnemolab.analysis.claims.frozen import Frozen, freeze, load_frozen, pilot_sweep, plan
+from mnemolab.analysis.claims.frozen import (
+    PILOT,
+    Frozen,
+    NotFrozen,
+    freeze,
+    load_frozen,
+    pilot_names,
+    pilot_sweep,
+    plan,
+    write_frozen,
+)
 from mnemolab.analysis.claims.judge import experiments_of, judge_claim, twin_rate
 from mnemolab.analysis.claims.kept import key, load, save
 from mnemolab.analysis.claims.train import Piece, train_piece
@@ -23,35 +34,60 @@ __all__ = ["dry_run", "freeze_tier", "judge_tier"]
 
 
 def dry_run(tier: str, ids: Sequence[str], out: Path, workers: int | None) -> int:
-    """Print runs, steps and an estimate of minutes by experiment; train nothing."""
+    """Print runs, steps and an estimate of minutes by experiment; train nothing.
+
+    Minutes are those of this machine for the quick tier, and of one H200 for the others. Before the pilot of a tier has
+    been run its plan is counted with the learning rates of the files, and the pilot with it.
+    """
     from mnemolab.trainers.estimate import estimate
+    from mnemolab.trainers.folder import is_finished
     from mnemolab.trainers.live import clock
     from mnemolab.trainers.local import default_workers
     from mnemolab.trainers.sweep import Sweep
 
     workers = workers or default_workers()[0]
-    planned = _plan(tier, ids)[0]
+    parts: dict[str, dict[str, Any]] = {}
+    names = experiments_of(ids)
+    try:
+        planned = _plan(tier, ids)[0]
+    except NotFrozen as reason:
+        print(f"{reason}", file=sys.stderr)
+        seeds = load_tier(tier)
+        planned = tuple(p for name in names for p in load_experiment(name).planned(seeds, {}))
+        pilot = pilot_sweep(seeds).runs
+        parts[PILOT] = {run.run_id: run for run in pilot}
+    for p in planned:
+        parts.setdefault(p.experiment, {})[p.config.run_id] = p.config
     total_steps, left = 0, 0.0
     print(f"{'experiment':<14}{'runs':>6}{'left':>6}{'steps':>12}   estimate")
-    for name in dict.fromkeys(p.experiment for p in planned):
-        runs = {p.config.run_id: p.config for p in planned if p.experiment == name}
-        found = estimate(Sweep(name, tuple(runs.values())), out / "runs", workers)
+    for name, runs in parts.items():
+        home = out / ("pilot" if name == PILOT else "runs")
+        todo = [run for run in runs.values() if not is_finished(home / run.run_id)]
+        if tier == "quick":
+            found = estimate(Sweep(name, tuple(runs.values())), home, workers)
+            seconds = sum(row["seconds"] for row in found["runs"]) / workers
+        else:
+            seconds = gpu_seconds(todo)
         steps = sum(run.budget.steps for run in runs.values())
-        seconds = sum(row["seconds"] for row in found["runs"]) / workers
-        print(f"{name:<14}{len(runs):>6}{found['left']:>6}{steps:>12,}   {clock(seconds)}")
+        print(f"{name:<14}{len(runs):>6}{len(todo):>6}{steps:>12,}   {clock(seconds)}")
         total_steps, left = total_steps + steps, left + seconds
-    unique = {p.config.run_id for p in planned}
+    unique = {run_id for runs in parts.values() for run_id in runs}
     print(f"{'all':<14}{len(unique):>6}{'':>6}{total_steps:>12,}   {clock(left)}")
-    print(f"with {workers} workers; checks and benchmarks come on top", file=sys.stderr)
+    where = f"with {workers} workers" if tier == "quick" else "on one H200"
+    print(f"{where}; checks and benchmarks come on top", file=sys.stderr)
     return 0
 
 
 def freeze_tier(tier: str, out: Path, workers: int | None, minutes: float | None, plugins: Sequence[str]) -> int:
     """Run the pilot and write configs/claims/frozen/TIER.yaml; a piece that is out of time says what is left."""
     seeds = load_tier(tier)
+    if tier == "replicate":  # new seeds at the rates that were confirmed
+        held = load_frozen("full")
+        print(write_frozen(seeds, held.how, held.rates))
+        return 0
     sweep = pilot_sweep(seeds)
     home = output_folder(out)
-    piece = _train(sweep.name, sweep.runs, home / "pilot", workers, minutes, plugins)
+    piece = _train(sweep.name, sweep.runs, home / "pilot", workers, minutes, plugins, pilot_names(seeds))
     if piece.left or piece.failed:
         return _unfinished(piece)
     print(freeze(seeds, home / "pilot"))
@@ -79,7 +115,8 @@ def judge_tier(
     began = time.monotonic()
     if planned:
         runs = [p.config for p in planned]
-        piece = _train(f"claims-{tier}", runs, home / "runs", workers, minutes, plugins)
+        names = {p.config.run_id: p.name for p in planned}
+        piece = _train(f"claims-{tier}", runs, home / "runs", workers, minutes, plugins, names)
         if piece.left or piece.failed:
             return _unfinished(piece)
     trained = time.monotonic() - began
@@ -127,13 +164,21 @@ def _plan(tier: str, ids: Sequence[str]) -> tuple[tuple[Planned, ...], Frozen]:
 
 
 def _train(
-    name: str, runs: Sequence[Any], out: Path, workers: int | None, minutes: float | None, plugins: Sequence[str]
+    name: str,
+    runs: Sequence[Any],
+    out: Path,
+    workers: int | None,
+    minutes: float | None,
+    plugins: Sequence[str],
+    names: Mapping[str, str],
 ) -> Piece:
     from mnemolab.trainers.live import SweepTable
 
     table = SweepTable(len({run.run_id for run in runs}))
     try:
-        return train_piece(name, runs, out, workers=workers, minutes=minutes, on_event=table, plugins=plugins)
+        return train_piece(
+            name, runs, out, workers=workers, minutes=minutes, on_event=table, plugins=plugins, names=names
+        )
     finally:
         table.close()
 

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from mnemolab.models.backbone import Backbone
     from mnemolab.tasks.base import Batch, Task
 
-__all__ = ["Evidence", "Ran", "Values", "difference"]
+__all__ = ["Evidence", "NotTrained", "Ran", "Values", "difference"]
+
+
+class NotTrained(BadRequest):
+    """The tier leaves out an arm or a cell that a claim reads, or its runs are not finished."""
+
 
 # sequences that probes of a model read
 SEQUENCES = 128
@@ -98,7 +103,7 @@ class Values:
 
     def of(self, arm: str) -> dict[int, float]:
         if arm not in self.arms:
-            raise BadRequest(f"no arm {arm!r} was measured; {hint(arm, self.arms)}")
+            raise NotTrained(f"no arm {arm!r} was measured; {hint(arm, self.arms)}")
         return dict(self.arms[arm])
 
     def minus(self, a: str, b: str) -> dict[int, float]:
@@ -145,14 +150,14 @@ class Evidence:
         return cls([Ran(p, out / p.config.run_id) for p in planned if is_finished(out / p.config.run_id)])
 
     def runs(self, experiment: str, cell: str | None = None, arm: str | None = None) -> list[Ran]:
-        """Finished runs, twins included. Raises BadRequest when there is none."""
+        """Finished runs, twins included. Raises NotTrained when there is none."""
         found = [
             r
             for r in self.ran
             if r.plan.experiment == experiment and cell in (None, r.plan.cell) and arm in (None, r.plan.arm)
         ]
         if not found:
-            raise BadRequest(f"experiment {experiment}: no finished run of cell {cell}, arm {arm}")
+            raise NotTrained(f"experiment {experiment}: no finished run of cell {cell}, arm {arm}")
         return found
 
     def values(

@@ -60,6 +60,11 @@ class Planned:
     twin: bool
     config: Any = field(repr=False)
 
+    @property
+    def name(self) -> str:
+        """Short text for progress lines: experiment, cell, arm and the seed of its weights and data."""
+        return f"{self.experiment} {self.cell}/{self.arm}, seed {self.config.seed}"
+
 
 @dataclass(frozen=True)
 class Experiment:

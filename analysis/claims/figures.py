@@ -143,7 +143,7 @@ def forest(verdict: Verdict) -> Plot:
 
 
 def _bounds(c: Contrast) -> tuple[float, ...]:
-    return {"greater": (c.margin,), "no worse": (-c.margin,), "equivalent": (-c.margin, c.margin)}[c.test]
+    return {"no worse": (-c.margin,), "equivalent": (-c.margin, c.margin)}.get(c.test, (c.margin,))
 
 
 def _said(c: Contrast, kind: str) -> str:

@@ -23,11 +23,25 @@ from mnemolab.errors import BadRequest
 if TYPE_CHECKING:
     from mnemolab.trainers.sweep import Sweep
 
-__all__ = ["PILOT", "Frozen", "freeze", "load_frozen", "pilot_sweep", "plan", "refreeze_quick"]
+__all__ = [
+    "PILOT",
+    "Frozen",
+    "NotFrozen",
+    "freeze",
+    "load_frozen",
+    "pilot_names",
+    "pilot_sweep",
+    "plan",
+    "refreeze_quick",
+]
 
 PILOT = "pilot"
 # candidates of the pilot, for every stage and task alike
 RATES = (1e-3, 3e-3, 1e-2)
+
+
+class NotFrozen(BadRequest):
+    """A tier whose learning rates have not been chosen yet."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +55,12 @@ class Frozen:
 
 
 def load_frozen(tier: str, path: Path | None = None) -> Frozen:
-    """What was frozen for `tier`. Raises BadRequest when nothing was."""
+    """What was frozen for `tier`. Raises NotFrozen when nothing was."""
     from mnemolab.trainers.config import read_yaml
 
     path = path or folder() / "frozen" / f"{tier}.yaml"
     if not path.exists():
-        raise BadRequest(
+        raise NotFrozen(
             f"--tier {tier}: nothing is frozen ({path} is missing); run `mnemolab claims --tier {tier} --freeze` first, "
             "which runs the pilot"
         )
@@ -88,6 +102,11 @@ def pilot_sweep(tier: Tier) -> "Sweep":
 
     runs = [p.config for p in _pilots(tier)]
     return Sweep(f"pilot-{tier.name}", tuple({run.run_id: run for run in runs}.values()))
+
+
+def pilot_names(tier: Tier) -> dict[str, str]:
+    """Run id of every pilot run -> what its events call it."""
+    return {p.config.run_id: f"{p.name}, rate {p.config.optimiser.learning_rate:g}" for p in _pilots(tier)}
 
 
 def freeze(tier: Tier, out: Path, path: Path | None = None) -> Path:

@@ -9,7 +9,7 @@ from mnemolab.analysis.claims.catalogue import CLAIMS
 from mnemolab.analysis.claims.checked import check_claim
 from mnemolab.analysis.claims.checks import CHECKS
 from mnemolab.analysis.claims.claim import Claim, Verdict
-from mnemolab.analysis.claims.evidence import Evidence
+from mnemolab.analysis.claims.evidence import Evidence, NotTrained
 from mnemolab.analysis.claims.rules import judged
 from mnemolab.errors import BadRequest
 
@@ -52,10 +52,8 @@ def _trained(claim: Claim, evidence: Evidence) -> Verdict:
     own = Evidence(evidence.ran)  # so that the runs it reads are its own
     try:
         judgement = judge(own)
-    except BadRequest as reason:
-        if own.ran and own.read:
-            raise
-        return Verdict(claim, "inconclusive", f"not measured: {reason}", "the runs that are missing")
+    except NotTrained as reason:
+        return Verdict(claim, "inconclusive", f"not trained in this tier: {reason}", "the runs that are missing")
     return judged(claim, replace(judgement, runs=tuple(judgement.runs) or tuple(sorted(own.read))))
 
 

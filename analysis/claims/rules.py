@@ -2,7 +2,8 @@
 
 * One-sided paired sign-flip tests, exact below 20 seeds; Holm's correction within one claim's contrasts, at most 10.
 * Supported: every contrast has an adjusted p below .05 and an effect of at least its margin.
-* Refuted: the 95% interval of some contrast lies wholly below its margin (outside it, for equivalence).
+* Refuted: the 95% interval of some contrast lies wholly below its margin (outside it, for equivalence); a contrast that says
+  what is possible cannot be refuted.
 * Fewer than 5 seeds decide nothing: no one-sided p can be below .05, and an interval over so few refutes nothing either.
 * An intersection-union claim needs no correction: all of its contrasts must pass.
 * A claim whose placebo passes by the same rule is inconclusive: the rule then finds what is not there.
@@ -122,8 +123,8 @@ def _contrast(sample: Sample, margin: float, p: float, adjusted: float, family: 
     effect, (low, high) = float(x.mean()), interval(x)  # type: ignore[arg-type]
     sd = float(x.std(ddof=1)) if n > 1 else math.nan
     significant = adjusted < ALPHA
-    if sample.test == "greater":
-        supported, refuted = significant and effect >= margin, high < margin
+    if sample.test in ("greater", "possible"):
+        supported, refuted = significant and effect >= margin, high < margin and sample.test == "greater"
     elif sample.test == "no worse":
         supported, refuted = significant, high < -margin
     else:
@@ -139,7 +140,7 @@ def _contrast(sample: Sample, margin: float, p: float, adjusted: float, family: 
 
 def _needed(test: str, effect: float, margin: float, sd: float, family: int) -> int | None:
     """Seeds that would decide if the effect and its spread are as seen."""
-    if test == "greater":
+    if test in ("greater", "possible"):
         return seeds_needed(effect, 0.0, margin, sd, family) or seeds_to_bound(margin - effect, sd)
     if test == "no worse":
         return seeds_needed(effect, -margin, -margin, sd, family) or seeds_to_bound(-margin - effect, sd)
@@ -151,9 +152,8 @@ def _reach(c: Contrast) -> float:
     """How far the effect is beyond what it needs: the smaller, the weaker."""
     if c.n == 0:
         return -math.inf
-    return {"greater": c.effect - c.margin, "no worse": c.effect + c.margin, "equivalent": c.margin - abs(c.effect)}[
-        c.test
-    ]
+    reach = {"no worse": c.effect + c.margin, "equivalent": c.margin - abs(c.effect)}
+    return reach.get(c.test, c.effect - c.margin)
 
 
 def _deciding(found: Sequence[Contrast], verdict: str) -> Contrast | None:

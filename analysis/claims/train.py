@@ -1,8 +1,8 @@
 """Train what the claims need, in pieces: finished runs are skipped, and a piece that is out of time saves its runs and stops."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,16 @@ __all__ = ["Piece", "train_piece"]
 
 class _TimeUp(Exception):
     """Raised from an event of the sweep: the engine then lets its workers save their runs."""
+
+
+@dataclass(frozen=True)
+class _Named(Sweep):
+    """A sweep whose runs have names already: its fields differ in so many places that a list of them names nothing."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def labels(self) -> dict[str, str]:
+        return {run.run_id: self.names.get(run.run_id, run.label) for run in self.runs}
 
 
 @dataclass(frozen=True)
@@ -36,9 +46,13 @@ def train_piece(
     minutes: float | None = None,
     on_event: Callable[[Event], None] | None = None,
     plugins: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
 ) -> Piece:
-    """Bring `runs` below `out` to their end, or as far as `minutes` go; unfinished ones go on from their checkpoints."""
-    sweep = Sweep(name, tuple({run.run_id: run for run in runs}.values()))
+    """Bring `runs` below `out` to their end, or as far as `minutes` go; unfinished ones go on from their checkpoints.
+
+    `names`: run id -> what its events call it.
+    """
+    sweep = _Named(name, tuple({run.run_id: run for run in runs}.values()), names=names or {})
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     failed: dict[str, str] = {}
 

@@ -117,7 +117,8 @@ ARCHITECTURE = (
         statement="after an update KDA answers the new value, keeps what did not change, and compares old with new",
         source="the lineage articles' worked example; Kimi Team 2026, arXiv 2607.24653",
         kind="trained",
-        statistic="accuracy beyond .8 on updated and untouched attributes, beyond .65 on comparisons (chance .5)",
+        statistic="accuracy beyond .8 on updated and untouched attributes and on comparisons: old and new blended give .5, a "
+        "comparison guessed from the current value alone about .75",
         direction="all above 0",
         margin=0.0,
         unit="share of answers",

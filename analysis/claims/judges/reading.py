@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["kept_shares", "key_offset", "only", "rebound_pairs", "value_position"]
 
+# reads that are traced, each after the whole context: at most this many, from the first sequences
+_READS = 1024
 # tokens after the value's at which a short convolution may let the memory take the pair in
 _OFFSETS = 3
 
@@ -72,7 +74,7 @@ def kept_shares(run: "Ran", *, erase: bool = True) -> pd.DataFrame:
     """
     batch = run.batch
     used = batch.queries["position"] >= 0
-    row, query = used.nonzero(as_tuple=True)
+    row, query = (index[:_READS] for index in used.nonzero(as_tuple=True))
     fork = batch.queries["fork"][row, query]
     context = int(fork.max())
     read = batch.queries["position"][row, query]

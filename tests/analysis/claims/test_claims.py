@@ -175,6 +175,20 @@ def test_a_claim_without_runs_is_inconclusive_and_says_what_is_missing():
     assert verdict.verdict == "inconclusive" and "no finished run" in verdict.why
 
 
+def test_an_arm_that_the_tier_leaves_out_is_said_and_other_errors_are_not_swallowed(make_evidence):
+    made = make_evidence(lambda cell, arm, rng, seed: {}, [("small", "main", "delta")])
+    read = lambda evidence: evidence.values("small", lambda run: 1.0)
+    judge = lambda evidence: Judgement([Sample("c", read(evidence).minus("delta", "additive"))])
+    verdict = judge_claim(a_claim(judge=judge), made, "quick", "cpu")
+    assert verdict.verdict == "inconclusive" and "not trained in this tier: no arm 'additive'" in verdict.why
+
+    def broken(evidence):
+        raise BadRequest("task.length is wrong")
+
+    with pytest.raises(BadRequest, match="length is wrong"):
+        judge_claim(a_claim(judge=broken), made, "quick", "cpu")
+
+
 def checks(*values, interval=None):
     return lambda tier, device: [Check(f"c{i}", v, 0.0, 1.0, "x", interval=interval) for i, v in enumerate(values)]
 

@@ -157,6 +157,55 @@ def test_pilot_chooses_the_best_rate_and_freezes_it(tmp_path, monkeypatch):
     }
 
 
+@pytest.fixture
+def no_files(tmp_path, monkeypatch):
+    """configs/claims with one experiment, its pilot and nothing frozen."""
+    from mnemolab.analysis.claims import experiments, frozen
+
+    here = experiments.folder()
+    for name in ("tiers", "overwrite", "pilot"):
+        (tmp_path / f"{name}.yaml").write_text((here / f"{name}.yaml").read_text())
+    for module in (experiments, frozen):
+        monkeypatch.setattr(module, "folder", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_plan_is_counted_before_its_pilot_has_run(no_files, tmp_path, capsys):
+    from mnemolab.analysis.claims.command import dry_run
+
+    assert dry_run("full", ["additive-blend", "scale-22580"], tmp_path / "out", None) == 0
+    out, err = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    pilot = 9 * 3 * 2 * 2  # stages, rates, tasks, seeds
+    assert rows["pilot"][:2] == [str(pilot)] * 2 and int(rows["all"][0]) == pilot + int(rows["overwrite"][0])
+    assert int(rows["overwrite"][0]) % 12 == 0 and "nothing is frozen" in err and "one H200" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_replication_takes_the_rates_that_were_confirmed(no_files, tmp_path):
+    from mnemolab.analysis.claims.command import freeze_tier
+
+    with pytest.raises(BadRequest, match="nothing is frozen"):
+        freeze_tier("replicate", tmp_path / "out", None, None, ())
+    full = load_tier("full")
+    write_frozen(full, "pilot", {"overwrite": {"kda": 0.01}})
+    assert freeze_tier("replicate", tmp_path / "out", None, None, ()) == 0
+    held = load_frozen("replicate")
+    assert held.rates == {"overwrite": {"kda": 0.01}} and held.hashes != load_frozen("full").hashes
+    (first, *_) = plan(["overwrite"], load_tier("replicate"), held)
+    assert first.name == f"overwrite main/softmax, seed {first.config.seed}"
+
+
+def test_the_full_tier_fits_its_budget():
+    """At most 2.3 million steps with the pilot, and under two hours of one H200."""
+    from mnemolab.analysis.claims.cost import gpu_seconds
+
+    tier = load_tier("full")
+    runs = [p.config for name in experiment_names() if name != "pilot" for p in load_experiment(name).planned(tier, {})]
+    runs += pilot_sweep(tier).runs
+    assert sum(run.budget.steps for run in runs) <= 2_300_000 and gpu_seconds(runs) < 7200
+
+
 def test_a_tier_that_was_never_frozen_says_how(tmp_path):
     with pytest.raises(BadRequest, match="mnemolab claims --tier full --freeze"):
         load_frozen("full", tmp_path / "full.yaml")

@@ -193,6 +193,8 @@ def test_scalar_decay_uniform(monkeypatch):
         lambda run, halves=False: (0.0 if halves else kept[run.plan.arm]) + 0.002 * (run.plan.seed % 3),
     )
     assert verdict("scalar-decay-uniform", retention.scalar_decay_uniform(made)).verdict == "supported"
+    kept["additive channel"] = 0.01  # a stage that does not use its freedom shows nothing, and refutes nothing
+    assert verdict("scalar-decay-uniform", retention.scalar_decay_uniform(made)).verdict == "inconclusive"
     kept["additive scalar"] = 0.2
     assert verdict("scalar-decay-uniform", retention.scalar_decay_uniform(made)).verdict == "refuted"
 

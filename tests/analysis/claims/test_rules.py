@@ -43,6 +43,11 @@ def test_one_sided_with_a_margin(mean, expected):
     assert outcome(sample(mean)) == expected
 
 
+@pytest.mark.parametrize(("mean", "expected"), [(0.10, "supported"), (0.0, "inconclusive"), (-0.1, "inconclusive")])
+def test_what_is_possible_is_shown_and_never_refuted(mean, expected):
+    assert outcome(sample(mean, test="possible")) == expected
+
+
 def test_significant_but_below_the_margin_is_not_supported():
     (found,) = contrasts([sample(0.045, sd=0.02)], MARGIN, "family")
     assert found.p < 0.05 and found.outcome == "inconclusive"
