@@ -18,6 +18,7 @@ from torch import Tensor
 from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.neighbours.short_conv import MAX_TAPS, MAX_UNIT
 from mnemolab.kernels.triton.conv_tiles import activate, before, convolve, over_heads, row_of, segments_of, tap, tile_of
+from mnemolab.kernels.triton.sums import column_sums
 from mnemolab.kernels.triton.table import padded
 
 __all__ = ["MAX_TAPS", "MAX_UNIT", "short_conv", "short_conv_qkv"]
@@ -297,8 +298,8 @@ class _ShortConv(torch.autograd.Function):
             mixed, weight, bias, cache, *dparts, drest, dnext, dmixed, dweight, dbias, dcache,
             T, per_sequence, segments, rows, eps, WIDTH=M, COPIES=copies, **plan, num_warps=4,
         )  # fmt: skip
-        dbias = None if bias is None or dbias is None else dbias.sum(0).to(bias.dtype)
-        return dmixed, dweight.sum(0).to(weight.dtype), dbias, dcache, None, None, None, None
+        dbias = None if bias is None or dbias is None else column_sums(dbias, bias.dtype)
+        return dmixed, column_sums(dweight, weight.dtype), dbias, dcache, None, None, None, None
 
 
 def short_conv_qkv(
