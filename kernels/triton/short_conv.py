@@ -25,7 +25,7 @@ __all__ = ["MAX_TAPS", "MAX_UNIT", "short_conv", "short_conv_qkv"]
 
 TILE = 512  # elements of a tile: four a thread, more would not stay in registers backward
 ROWS = 32  # rows of a segment
-UNROLL = 4  # rows whose loads are in flight together
+UNROLL = 4  # rows in a turn of the loop: fewer are moved from register to register
 
 
 @triton.jit(do_not_specialize=["T", "NS", "SEGMENTS", "ROWS_", "eps"])
