@@ -23,6 +23,7 @@ IGNORED = -100
 # 256 MiB in bf16. Pieces that would stay in fast memory were slower on an H200, the smaller the more: 427 us for 16,384 rows
 # of 8,192 in one piece, 493 in four, 899 in 32 (2026-11-30).
 LOGITS_AT_ONCE = 1 << 27
+MANY = 2048
 
 
 def query_loss(model: Backbone, inputs: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
@@ -43,6 +44,11 @@ def _fused(rows: Tensor) -> bool:
     if rows.dtype == torch.float64 or find_spec("triton") is None:
         return False
     return rows.is_cuda or interpreted()
+
+
+def _whole(x: Tensor, weight: Tensor) -> bool:
+    """Whether one kernel makes logits, softmax and the rows' gradient: many bf16 rows, a large vocabulary."""
+    return x.is_cuda and x.dtype == torch.bfloat16 and x.shape[1] <= 128 and min(x.shape[0], weight.shape[0]) >= MANY
 
 
 def _softmax_error(logits: Tensor, target: Tensor, share: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -82,6 +88,12 @@ class _RowLoss(torch.autograd.Function):
             size = max(1, LOGITS_AT_ONCE // weight.shape[0])
             for first in range(0, x.shape[0], size):
                 piece = slice(first, first + size)
+                if _whole(x, w):
+                    from mnemolab.kernels.triton.row_loss import row_loss
+
+                    grad_rows[piece], error, scale = row_loss(x[piece], w, wanted[piece], share[piece], losses[piece])
+                    _add_product(grad_weight, error.T, (x[piece] * scale[:, None]).to(dtype))
+                    continue
                 error = F.linear(x[piece], w)
                 if _fused(rows):
                     from mnemolab.kernels.triton.softmax_error import softmax_error_

@@ -25,10 +25,12 @@ from mnemolab.kernels.triton import (
     cross_entropy,
     embedding,
     norms,
+    row_loss,
     rows,
     scan,
     short_conv,
     situ,
+    softmax_error,
 )
 from mnemolab.kernels.triton.launch import miscompiled
 
@@ -160,6 +162,16 @@ def run_embedding() -> None:
         embedding.embedding(tokens, table).sum().backward()
 
 
+def run_losses() -> None:
+    """A large vocabulary that tiles divide, one that they do not; softmax of given logits, whole and in pieces."""
+    wanted, share = torch.zeros(256, dtype=torch.int64), torch.ones(256)
+    for N, D in ((8192, 128), (8192, 64), (1000, 128), (1000, 40)):
+        x, w = torch.zeros(256, D, dtype=torch.bfloat16), torch.zeros(N, D, dtype=torch.bfloat16)
+        row_loss.row_loss(x, w, wanted, share, torch.empty(256))
+    for N in (192, 8192, 50000):
+        softmax_error.softmax_error_(torch.zeros(256, N, dtype=torch.bfloat16), wanted, share, torch.empty(256))
+
+
 def run_step() -> None:
     backend.interpreted = lambda: True
     x = torch.zeros(4, 4, 64, dtype=torch.bfloat16)
@@ -178,6 +190,8 @@ if __name__ == "__main__":
             run_neighbours()
         elif job == "embedding":
             run_embedding()
+        elif job == "losses":
+            run_losses()
         elif job == "step":
             run_step()
         else:

@@ -88,3 +88,10 @@ def test_the_mark_of_the_known_miscompile():
     faulty = "mul.wide.u32 \t%rd46, %r2, 268435456;\nor.b64 %rd49, %rd46, %rd48;\nmov.b64 \t{_, %r14}, %rd49;"
     assert miscompiled(faulty)
     assert not miscompiled(faulty.replace("268435456", "4")) and not miscompiled(faulty.replace("{_, %r14}", "%rd1"))
+
+
+def test_the_losses():
+    """One pass over a vocabulary fills the registers, with two products of 128 rows: wgmma, both of operands as loaded."""
+    rows = compiled("losses")
+    assert {row["kernel"] for row in rows} == {"row_loss.row_loss_kernel", "softmax_error.softmax_error_kernel"}
+    assert all(row["stack"] <= 128 and not row["miscompiled"] for row in rows), rows

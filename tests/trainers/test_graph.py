@@ -91,12 +91,13 @@ def test_a_step_that_is_not_finite_and_all_after_it_change_nothing(tiny, replaye
     assert error.value.step == 3
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("form", ["plain", "softmax in place", "whole"])
 @pytest.mark.parametrize("pieces", [False, True])
-def test_query_loss_is_the_loss_of_the_model(tiny, monkeypatch, pieces, fused):
-    if fused and not interpreted():
+def test_query_loss_is_the_loss_of_the_model(tiny, monkeypatch, pieces, form):
+    if form != "plain" and not interpreted():
         pytest.skip("needs TRITON_INTERPRET=1")
-    monkeypatch.setattr("mnemolab.trainers.query_loss._fused", lambda rows: fused)
+    monkeypatch.setattr("mnemolab.trainers.query_loss._fused", lambda rows: form != "plain")
+    monkeypatch.setattr("mnemolab.trainers.query_loss._whole", lambda x, weight: form == "whole")
     if pieces:
         monkeypatch.setattr("mnemolab.trainers.query_loss.LOGITS_AT_ONCE", 200)
     config = tiny()

@@ -1,0 +1,104 @@
+"""Cross-entropy of many rows over a large vocabulary: logits, softmax and the rows' gradient in one pass over the vocabulary.
+
+A logit z leaves only as exp(z - c), the row's shift c being the logit of the row's own target: then the sum s is at least 1
+and nothing has to be known in advance. Where some logit lies FAR above c, the program goes through the vocabulary once more
+with its true maximum. With a row's weight g in the mean:
+
+    loss = g (c + log s - z_target),   d z = g (exp(z - c) / s - onehot),   d rows = d z W,   d W = d z^T rows
+
+The target's own entry, p - 1 or minus the others' share, is kept out of the products, in which bfloat16 would lose it for a
+learned row, and enters in float32.
+"""
+
+# Triton gives these operators their meaning: pyright reads plain Python
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mnemolab.kernels.triton.table import padded
+
+__all__ = ["MAX_WIDTH", "row_loss"]
+
+MAX_WIDTH = 128  # wider rows and their gradient would not fit in registers together
+TILES = (128, 64, 8)  # rows, words, warps; 128 words spill
+FAR = tl.constexpr(60.0)  # exp(88) is the last that float32 and bfloat16 hold
+
+
+@triton.jit(do_not_specialize=["R"])
+def row_loss_kernel(
+    x_ptr, w_ptr, wanted_ptr, share_ptr, p_ptr, dx_ptr, scale_ptr, loss_ptr, R, N,
+    D: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """p (R,N) gets exp(z - c), at the target minus the sum of the others; scale gets g / s, so that d z = scale p."""
+    d = tl.arange(0, BD)
+    r = tl.program_id(0) * BR + tl.arange(0, BR)
+    inside = (r < R)[:, None] & (d < D)[None, :]
+    x = tl.load(x_ptr + r[:, None] * D + d[None, :], mask=inside, other=0.0)
+    share = tl.load(share_ptr + r, mask=r < R, other=0.0)
+    wanted = tl.load(wanted_ptr + r, mask=r < R, other=0)
+    used = share > 0.0
+    wanted = tl.where(used, wanted, 0).to(tl.int32)
+    at = w_ptr + wanted[:, None].to(tl.int64) * D + d[None, :]
+    hit = tl.sum(x.to(tl.float32) * tl.load(at, mask=inside, other=0.0).to(tl.float32), axis=1)
+    shift = hit
+    others = tl.zeros((BR,), tl.float32)
+    dx = tl.zeros((BR, BD), tl.float32)
+    again = tl.full((), 1, tl.int32)
+    while again > 0:
+        top = tl.full((BR,), -float("inf"), tl.float32)
+        others = tl.zeros((BR,), tl.float32)
+        dx = tl.zeros((BR, BD), tl.float32)
+        for start in tl.range(0, N, BN, num_stages=STAGES):
+            c = start + tl.arange(0, BN)
+            if EVEN:
+                w = tl.load(w_ptr + c[:, None] * D + d[None, :])
+            else:
+                w = tl.load(w_ptr + c[:, None] * D + d[None, :], mask=(c < N)[:, None] & (d < D)[None, :], other=0.0)
+            z = tl.dot(x, tl.trans(w), input_precision="ieee")
+            if not EVEN:
+                z = tl.where((c < N)[None, :], z, -float("inf"))
+            top = tl.maximum(top, tl.max(z, axis=1))
+            p = tl.where((c[None, :] == wanted[:, None]) | (share[:, None] == 0.0), 0.0, tl.exp(z - shift[:, None]))
+            others += tl.sum(p, axis=1)
+            p = p.to(w.dtype)
+            there = p_ptr + r[:, None] * N + c[None, :]
+            if EVEN:
+                tl.store(there, p, mask=(r < R)[:, None])
+            else:
+                tl.store(there, p, mask=(r < R)[:, None] & (c < N)[None, :])
+            dx = tl.dot(p, w, dx, input_precision="ieee")
+        higher = used & (top - shift > FAR)
+        shift = tl.where(higher, top, shift)
+        again = tl.max(higher.to(tl.int32), axis=0)
+    total = others + tl.exp(hit - shift)
+    scale = tl.where(used, share / total, 0.0)
+    rest = tl.where(used, -others, 0.0)
+    # read again: kept through the loop it would take a quarter of the registers
+    target = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    dx = dx * scale[:, None] + (rest * scale)[:, None] * target
+    tl.store(dx_ptr + r[:, None] * D + d[None, :], tl.where(used[:, None], dx, 0.0), mask=inside)
+    tl.store(scale_ptr + r, scale, mask=r < R)
+    tl.store(loss_ptr + r, tl.where(used, (shift + tl.log(total) - hit) * share, 0.0), mask=r < R)
+    tl.debug_barrier()  # the zero that another thread wrote there comes first
+    tl.store(p_ptr + r * N + wanted, rest, mask=(r < R) & used)
+
+
+def row_loss(x: Tensor, weight: Tensor, wanted: Tensor, share: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x (R,D), weight (N,D) of one dtype, wanted (R,) int64, share (R,) float32: a row's weight in the mean, 0 where it is
+    not scored. Writes losses (R,) float32; returns d rows (R,D), p (R,N) and scale (R,): d W = (scale p)^T x.
+
+    All are contiguous; D is at most MAX_WIDTH and R N below 2^31.
+    """
+    (R, D), N = x.shape, weight.shape[0]
+    BD = padded(D)
+    BR, BN, warps = TILES if x.dtype == torch.bfloat16 else (32, 32, 4)
+    p = torch.empty((R, N), dtype=x.dtype, device=x.device)
+    dx, scale = torch.empty_like(x), torch.empty(R, dtype=torch.float32, device=x.device)
+    row_loss_kernel[(triton.cdiv(R, BR),)](
+        x, weight, wanted, share, p, dx, scale, losses, R, N,
+        D=D, BD=BD, BR=BR, BN=BN, EVEN=N % BN == 0 and BD == D, STAGES=3, num_warps=warps,
+    )  # fmt: skip
+    return dx, p, scale
