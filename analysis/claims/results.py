@@ -8,6 +8,18 @@ from mnemolab.analysis.claims.claim import VERDICTS
 __all__ = ["pending", "results"]
 
 _HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
+_HOW = (
+    "These commands count it, run it on one GPU in pieces of nine minutes, each of which goes on where the last one",
+    "stopped, and fill this page:",
+    "",
+    "```",
+    "mnemolab claims --tier full --dry-run",
+    "while mnemolab claims --tier full --freeze --minutes 9; do test -f configs/claims/frozen/full.yaml && break; done",
+    "while mnemolab claims --tier full --minutes 9; do test -f claims/full/claims.json && break; done",
+    "mnemolab report claims/full && cp claims/full/report/results.md docs/results.md",
+    "```",
+    "",
+)
 
 
 def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) -> str:
@@ -25,10 +37,18 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
         ),
         f"A/A contrasts called supported: {supported} of {twins}. Learning rates: {methods.get('how', '?')}.",
         "",
-        f"`{facts.get('Command', '?')}` at {facts.get('Commit', '?')}; {facts.get('Versions', '')}.",
+        (
+            f"`{facts.get('Command', '?')}` at {facts.get('Commit', '?')}, {facts.get('Made', 'undated')}; "
+            f"{facts.get('Versions', '')}."
+        ),
     ]
     if methods.get("tier") == "quick":
-        lines += ["", "Three seeds decide nothing about trained models; the full tier has not run yet."]
+        lines += [
+            "",
+            "**The full tier has not run yet.** Below are small models and three seeds, which decide nothing about what is trained;",
+            "exact and counted claims are as in every tier, costs are those of this device.",
+            *_HOW[:-1],
+        ]
     elif methods.get("tier") == "full":
         lines += ["", "The replicate tier has not run yet."]
     lines += [
@@ -67,15 +87,8 @@ def pending(claims: Mapping[str, Any]) -> str:
         _HEAD,
         "# Results",
         "",
-        "**The full tier has not run yet.** No claim below has a verdict. These commands run it on one GPU in pieces of nine",
-        "minutes, each of which goes on where the last one stopped, and fill this page:",
-        "",
-        "```",
-        "while mnemolab claims --tier full --freeze --minutes 9; do test -f configs/claims/frozen/full.yaml && break; done",
-        "while mnemolab claims --tier full --minutes 9; do test -f claims/full/claims.json && break; done",
-        "mnemolab report claims/full && cp claims/full/report/results.md docs/results.md",
-        "```",
-        "",
+        "**The full tier has not run yet.** No claim below has a verdict.",
+        *_HOW,
         "| claim | statement |",
         "| --- | --- |",
         *(f"| `{name}` | {claim.statement} |" for name, claim in claims.items()),
