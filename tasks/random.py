@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from mnemolab.errors import BadRequest
 __all__ = ["Random", "constant", "philox", "sort_distinct", "thresholds"]
 
 _MASK = 0xFFFFFFFF
+_TRITON = find_spec("triton") is not None
 _INDEX_BITS = 30  # positions packed below a sort key
 _SLOT_BITS = 18  # the same below the larger keys of `weighted_distinct`
 _EXPONENTIAL_BITS = 20  # fixed point of `Random.exponential`
@@ -120,6 +122,11 @@ class Random:
     def words(self, stream: str, *shape: int) -> Tensor:
         """(B, *shape) words, uniform on 0 .. 2**32 - 1."""
         count = math.prod(shape)
+        if self.device.type == "cuda" and _TRITON:
+            from mnemolab.kernels.triton.philox import philox_words
+
+            found = philox_words(self._low[:, 0], self._high[:, 0], zlib.crc32(stream.encode()), self._key, count)
+            return found.reshape(len(self), *shape)
         blocks = torch.arange(-(-count // 4), device=self.device)[None, :]
         name = torch.full_like(blocks, zlib.crc32(stream.encode()))
         words = torch.stack(philox(blocks, name, self._low, self._high, *self._key), dim=-1)
