@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from mnemolab.kernels.neighbours.attention_residual import attention_residual as attention_residual
     from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy as scored_cross_entropy
     from mnemolab.kernels.neighbours.embedding import embedding as embedding
+    from mnemolab.kernels.neighbours.linear_pair import linear_pair as linear_pair
     from mnemolab.kernels.neighbours.norms import add_rms_norm as add_rms_norm
     from mnemolab.kernels.neighbours.norms import l2_norm as l2_norm
     from mnemolab.kernels.neighbours.norms import rms_norm_gated as rms_norm_gated
@@ -40,6 +41,9 @@ KERNELS = Registry(
         "embedding": Entry(
             "mnemolab.kernels.neighbours.embedding:embedding", "rows of a table, and its gradient in a fixed order"
         ),
+        "linear_pair": Entry(
+            "mnemolab.kernels.neighbours.linear_pair:linear_pair", "two linear maps of one input, one into few channels"
+        ),
         "take_rows": Entry("mnemolab.kernels.neighbours.rows:take_rows", "some of the positions of a batch"),
         "l2_norm": Entry("mnemolab.kernels.neighbours.norms:l2_norm", "unit keys and queries"),
         "rms_norm_gated": Entry("mnemolab.kernels.neighbours.norms:rms_norm_gated", "RMSNorm with an output gate"),
@@ -70,6 +74,7 @@ __getattr__, __dir__ = lazy_exports(
         "explain_backend": "scan",
         "glu": "neighbours.situ",
         "l2_norm": "neighbours.norms",
+        "linear_pair": "neighbours.linear_pair",
         "memory_scan": "scan",
         "memory_step": "scan",
         "rms_norm_gated": "neighbours.norms",

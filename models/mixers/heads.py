@@ -62,9 +62,14 @@ class HeadsMixer(Mixer):
             self.norm = RMSNorm(self.inner if config.gate_first else self.value_dim, config.output_eps)
         self.outward = Outward(self.inner, self.width, bias=config.bias)
 
-    def project(self, x: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
-        """x (B,T,D) -> q, k (B,T,H,K), v (B,T,H,V), the gate before its activation or None, and the state of convolution and positions."""
-        mixed = self.inward(x)
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B,T,D) -> q, k, v and gate side by side, and what `remember` is told beside them: here x."""
+        return self.inward(x), x
+
+    def project(self, x: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
+        """x (B,T,D) -> what `read` tells, q, k (B,T,H,K), v (B,T,H,V), the gate before its activation or None, and the state
+        of convolution and positions."""
+        mixed, told = self.read(x)
         held: dict[str, Tensor] = {}
         if self.conv is None:
             q, k, v, gate = mixed.split((*self.sizes, mixed.shape[-1] - sum(self.sizes)), -1)
@@ -81,7 +86,7 @@ class HeadsMixer(Mixer):
         if self.key_heads != self.heads:
             group = self.heads // self.key_heads
             q, k = (u.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3) for u in (q, k))
-        return q, k, v, None if self.config.gate == "none" else gate, held
+        return told, q, k, v, None if self.config.gate == "none" else gate, held
 
     def close(self, o: Tensor, gate: Tensor | None) -> Tensor:
         """Heads' output (B,T,H,V) -> (B,T,D): norm, gate, projection; or gate first, then one norm over all heads."""
@@ -102,19 +107,19 @@ class HeadsMixer(Mixer):
         return self.outward(o if c.gate_first else o.flatten(2))
 
     def forward(self, x: Tensor, state: Any = None, need_state: bool = True) -> tuple[Tensor, Any]:
-        q, k, v, gate, held = self.project(x, state)
-        o, memory = self.remember(x, q, k, v, state, need_state)
+        told, q, k, v, gate, held = self.project(x, state)
+        o, memory = self.remember(told, q, k, v, state, need_state)
         return self.close(o, gate), held | memory if need_state else None
 
     def at(self, x: Tensor, rows: Rows) -> Tensor:
-        q, k, v, gate, _ = self.project(x, None)
-        o, _ = self.remember(x, q, k, v, None, False)
+        told, q, k, v, gate, _ = self.project(x, None)
+        o, _ = self.remember(told, q, k, v, None, False)
         return self.close(take_rows(o, rows), None if gate is None else take_rows(gate, rows))
 
     def step(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         x = x[:, None]
-        q, k, v, gate, held = self.project(x, state)
-        o, memory = self.remember_one(x, q, k, v, state)
+        told, q, k, v, gate, held = self.project(x, state)
+        o, memory = self.remember_one(told, q, k, v, state)
         return self.close(o, gate)[:, 0], held | memory
 
     def conv_elements(self) -> int:
@@ -131,10 +136,10 @@ class HeadsMixer(Mixer):
 
     @abstractmethod
     def remember(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any, need_state: bool
+        self, told: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any, need_state: bool
     ) -> tuple[Tensor, dict[str, Any]]:
-        """-> (o (B,T,H,V), the memory's part of the state)."""
+        """-> (o (B,T,H,V), the memory's part of the state); `told` as `read` gives it."""
 
-    def remember_one(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, dict[str, Any]]:
+    def remember_one(self, told: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, dict[str, Any]]:
         """`remember` for one token (T = 1)."""
-        return self.remember(x, q, k, v, state, True)
+        return self.remember(told, q, k, v, state, True)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mnemolab.kernels import memory_scan, memory_step
+from mnemolab.kernels.neighbours.linear_pair import linear_pair
 from mnemolab.kernels.neighbours.norms import l2_norm
 from mnemolab.models.config import MemoryConfig, ModelConfig
 from mnemolab.models.fused import Fused
@@ -81,16 +82,24 @@ class MemoryMixer(KeepsFp32, HeadsMixer):
         activated = kind in ("silu", "silu_l2")
         return (activated, activated, True), self.key_dim if kind == "silu_l2" else 0
 
-    def operands(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Operands:
-        """The gates at every token, computed in fp32 at least, from x (B,T,D)."""
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The projections, and the gates' before their activations, (B,T,sum of `control_sizes`), or x where there are none."""
+        if self.control is None:
+            return self.inward(x), x
+        if self.inward.bias is None and self.control.bias is None:
+            return linear_pair(x, self.inward.weight, self.control.weight)
+        return self.inward(x), self.control(x)
+
+    def operands(self, told: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Operands:
+        """The gates at every token, computed in fp32 at least, from what `read` tells."""
         log_decay = erase = write = None
         c = self.config
         parts: dict[str, Tensor] = {}
         if self.control is not None:
-            split = self.control(x).split(tuple(self.control_sizes.values()), -1)
+            split = told.split(tuple(self.control_sizes.values()), -1)
             parts = dict(zip(self.control_sizes, split, strict=True))
         if isinstance(self.decay, FixedDecay):
-            log_decay = self.decay(x)
+            log_decay = self.decay(told)
         elif isinstance(self.decay, DecayGate):
             u = parts["decay"] if self.decay_up is None else self.decay_up(parts["decay"])
             log_decay = self.decay(u)
@@ -110,31 +119,31 @@ class MemoryMixer(KeepsFp32, HeadsMixer):
         return opened if u.shape[-1] == self.heads else opened.unflatten(-1, (self.heads, channels))
 
     def remember(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any, need_state: bool
+        self, told: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any, need_state: bool
     ) -> tuple[Tensor, dict[str, Any]]:
-        told = self.operands(x, q, k, v)
+        x = self.operands(told, q, k, v)
         o, memory = memory_scan(
-            told.q,
-            told.k,
-            told.v,
-            log_decay=told.log_decay,
-            erase=told.erase,
-            write=told.write,
+            x.q,
+            x.k,
+            x.v,
+            log_decay=x.log_decay,
+            erase=x.erase,
+            write=x.write,
             normalize=self.config.normalizes,
             initial_state=self._memory_of(state),
             scale=self.scale,
             output_final_state=need_state,
             backend=self.backend,
         )
-        return self._skip(o, told.v), self._state_of(memory) if need_state else {}
+        return self._skip(o, x.v), self._state_of(memory) if need_state else {}
 
-    def remember_one(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, dict[str, Any]]:
-        told = self.operands(x, q, k, v)
-        log_decay, erase, write = (None if gate is None else gate[:, 0] for gate in told.gates().values())
+    def remember_one(self, told: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, dict[str, Any]]:
+        x = self.operands(told, q, k, v)
+        log_decay, erase, write = (None if gate is None else gate[:, 0] for gate in x.gates().values())
         o, memory = memory_step(
-            told.q[:, 0],
-            told.k[:, 0],
-            told.v[:, 0],
+            x.q[:, 0],
+            x.k[:, 0],
+            x.v[:, 0],
             self._memory_of(state),
             log_decay=log_decay,
             erase=erase,
@@ -142,7 +151,7 @@ class MemoryMixer(KeepsFp32, HeadsMixer):
             normalize=self.config.normalizes,
             scale=self.scale,
         )
-        return self._skip(o[:, None], told.v), self._state_of(memory)
+        return self._skip(o[:, None], x.v), self._state_of(memory)
 
     def _skip(self, o: Tensor, v: Tensor) -> Tensor:
         return o if self.skip is None else o + self.skip.to(v.dtype)[:, None] * v
@@ -160,9 +169,9 @@ class MemoryMixer(KeepsFp32, HeadsMixer):
         return {"memory": memory, "conv": self.conv_elements()}
 
     def trace(self, x: Tensor, state: Any = None) -> dict[str, Any]:
-        q, k, v, _, _ = self.project(x, state)
-        told = self.operands(x, q, k, v)
-        found = {"q": told.q, "k": told.k, "v": told.v, **told.gates()}
+        told, q, k, v, _, _ = self.project(x, state)
+        made = self.operands(told, q, k, v)
+        found = {"q": made.q, "k": made.k, "v": made.v, **made.gates()}
         return {name: None if value is None else value.float() for name, value in found.items()}
 
     def no_decay(self) -> set[str]:

@@ -27,7 +27,7 @@ class SoftmaxMixer(HeadsMixer):
     """o_t = sum_{j<=t} softmax_j(q_t . k_j / sqrt K) v_j. Its state grows by H (K + V) elements a token."""
 
     def remember(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any, need_state: bool
+        self, told: Tensor, q: Tensor, k: Tensor, v: Tensor, state: Any, need_state: bool
     ) -> tuple[Tensor, dict[str, Any]]:
         if state is None and not need_state:
             return causal_attention(q, k, v), {}
@@ -39,5 +39,5 @@ class SoftmaxMixer(HeadsMixer):
         return {"cache": T * self.heads * (self.key_dim + self.value_dim), "conv": self.conv_elements()}
 
     def trace(self, x: Tensor, state: Any = None) -> dict[str, Any]:
-        q, k, v, _, _ = self.project(x, state)
+        _, q, k, v, _, _ = self.project(x, state)
         return {"q": q.float(), "k": k.float(), "v": v.float(), "log_decay": None, "erase": None, "write": None}

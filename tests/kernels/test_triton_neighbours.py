@@ -12,12 +12,13 @@ from mnemolab.kernels import add_rms_norm as plain_add_norm
 from mnemolab.kernels import attention_residual as plain_residual
 from mnemolab.kernels import glu as plain_glu
 from mnemolab.kernels import l2_norm as plain_l2
+from mnemolab.kernels import linear_pair as plain_pair
 from mnemolab.kernels import rms_norm_gated as plain_rms
 from mnemolab.kernels import scored_cross_entropy as plain_loss
 from mnemolab.kernels import short_conv as plain_conv
 from mnemolab.kernels import short_conv_qkv as plain_qkv
 from mnemolab.kernels import situ_glu as plain_situ
-from mnemolab.kernels.triton import add_norm, attention_residual, cross_entropy, norms, short_conv, situ
+from mnemolab.kernels.triton import add_norm, attention_residual, cross_entropy, linear_pair, norms, short_conv, situ
 
 # the interpreter's numpy warns where the machine quietly gives inf, as the formula wants
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
@@ -269,3 +270,8 @@ def test_scored_cross_entropy(scored, bias):
         [draw(2, 45, 20), draw(70, 20, seed=1), draw(70, seed=2) if bias else None],
         5e-6,
     )
+
+
+@pytest.mark.parametrize(("T", "D", "M", "J"), ((1, 3, 2, 1), (70, 16, 5, 2), (33, 40, 24, 16), (130, 128, 8, 4)))
+def test_linear_pair(T, D, M, J):
+    compare(linear_pair.linear_pair, plain_pair, [draw(2, T, D), draw(M, D, seed=1), draw(J, D, seed=2)])
