@@ -157,7 +157,8 @@ class Evidence:
             if r.plan.experiment == experiment and cell in (None, r.plan.cell) and arm in (None, r.plan.arm)
         ]
         if not found:
-            raise NotTrained(f"experiment {experiment}: no finished run of cell {cell}, arm {arm}")
+            where = ", ".join(f"{n} {v}" for n, v in (("cell", cell), ("arm", arm)) if v is not None)
+            raise NotTrained(f"experiment {experiment}: no finished run{' of ' if where else ''}{where}")
         return found
 
     def values(
