@@ -29,7 +29,8 @@ lint: $(VENV)/.installed
 # docs/training.md as JSON lines in OUT. No part stops the next; the table of each comes last in its file.
 gpu:
 	mkdir -p $(OUT)
-	-$(PYTHON) -m pytest -q -p no:benchmark tests/gpu tests/kernels/test_triton_neighbours.py > $(OUT)/tests.txt 2>&1
+	-$(PYTHON) -m pytest -v -p no:benchmark tests/gpu tests/kernels/test_triton_neighbours.py tests/kernels/test_rows.py \
+		tests/kernels/test_row_loss.py tests/kernels/test_philox.py > $(OUT)/tests.txt 2>&1
 	tail -n 3 $(OUT)/tests.txt
 	-$(PYTHON) -m mnemolab bench training --device cuda --kernels 30 --against zoology-numbers --save $(OUT)/training.jsonl
 	-$(PYTHON) -m mnemolab bench kernels --device cuda --ours --save $(OUT)/kernels.jsonl

@@ -69,7 +69,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         raise BadRequest("--stages is empty; name at least one")
     if device.type == "cpu":
         torch.set_num_threads(1)
-    rows = [_stage(args, stage, device) for stage in stages]
+    rows = []
+    for stage in stages:
+        rows.append(_stage(args, stage, device))
+        # as it is done, so that a run that is cut short still has its rows
+        print(json.dumps({"shape": _shape(args), **rows[-1]}), file=sys.stderr, flush=True)
     result: dict[str, Any] = {
         "benchmark": "training",
         "device": torch.cuda.get_device_name(device)
@@ -78,7 +82,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "torch": torch.__version__,
         "precision": args.precision,
         "kernels": args.kernels,
-        **{name: getattr(args, name) for name in ("batch", "length", "width", "depth", "vocabulary")},
+        **_shape(args),
         "stages": rows,
         "checks_passed": all(row["check"] in ("", "passed") for row in rows),
     }
@@ -91,6 +95,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         if args.against and row["stage"] in ZOOLOGY:
             row["zoology"] = _against(row, args)
     return result
+
+
+def _shape(args: argparse.Namespace) -> dict[str, int]:
+    return {name: getattr(args, name) for name in ("batch", "length", "width", "depth", "vocabulary")}
 
 
 def _stage(args: argparse.Namespace, stage: str, device: torch.device) -> dict[str, Any]:
