@@ -7,6 +7,7 @@ from mnemolab.registry import Entry, Registry, lazy_exports
 if TYPE_CHECKING:
     from mnemolab.kernels.neighbours.attention_residual import attention_residual as attention_residual
     from mnemolab.kernels.neighbours.cross_entropy import scored_cross_entropy as scored_cross_entropy
+    from mnemolab.kernels.neighbours.decay_gate import decay_gate as decay_gate
     from mnemolab.kernels.neighbours.embedding import embedding as embedding
     from mnemolab.kernels.neighbours.linear_pair import linear_pair as linear_pair
     from mnemolab.kernels.neighbours.norms import add_rms_norm as add_rms_norm
@@ -41,6 +42,9 @@ KERNELS = Registry(
         "embedding": Entry(
             "mnemolab.kernels.neighbours.embedding:embedding", "rows of a table, and its gradient in a fixed order"
         ),
+        "decay_gate": Entry(
+            "mnemolab.kernels.neighbours.decay_gate:decay_gate", "log-decay of every key channel from a projection"
+        ),
         "linear_pair": Entry(
             "mnemolab.kernels.neighbours.linear_pair:linear_pair", "two linear maps of one input, one into few channels"
         ),
@@ -70,6 +74,7 @@ __getattr__, __dir__ = lazy_exports(
         "add_rms_norm": "neighbours.norms",
         "attention_residual": "neighbours.attention_residual",
         "choose_rows": "neighbours.rows",
+        "decay_gate": "neighbours.decay_gate",
         "embedding": "neighbours.embedding",
         "explain_backend": "scan",
         "glu": "neighbours.situ",

@@ -10,12 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mnemolab.kernels.neighbours.decay_gate import BOUND, TEMPERATURE, decay_gate
 from mnemolab.models.precision import KeepsFp32
 
-__all__ = ["BOUND", "DecayGate", "FixedDecay"]
-
-BOUND = -5.0  # the bounded gate's lower end, K3 eq. 5
-TEMPERATURE = 16.0  # GLA's tau
+__all__ = ["DecayGate", "FixedDecay"]
 
 
 class FixedDecay(KeepsFp32):
@@ -85,17 +83,9 @@ class DecayGate(KeepsFp32):
             self.A_log.zero_()
 
     def forward(self, u: Tensor) -> Tensor:
-        u = u.to(self.dt_bias.dtype) + self.dt_bias
-        if self.channels is not None:
-            u = u.unflatten(-1, (self.heads, self.channels))
-        if self.kind == "logsigmoid":
-            return F.logsigmoid(u) / TEMPERATURE
-        rate = self.A_log.exp()
-        if self.channels is not None:
-            rate = rate[:, None]
-        if self.kind == "softplus":
-            return -rate * F.softplus(u)
-        return BOUND * torch.sigmoid(rate * u)
+        A_log = None if self.kind == "logsigmoid" else self.A_log
+        found = decay_gate(u, self.dt_bias, A_log, self.kind, self.heads)
+        return found if self.channels is not None else found.squeeze(-1)
 
     def step_size(self, u: Tensor) -> Tensor:
         """softplus(u + dt_bias): Mamba-2's step size (B,T,H), which scales what is written and drives the decay."""

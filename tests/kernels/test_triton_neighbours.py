@@ -10,6 +10,7 @@ if find_spec("triton") is None:
 
 from mnemolab.kernels import add_rms_norm as plain_add_norm
 from mnemolab.kernels import attention_residual as plain_residual
+from mnemolab.kernels import decay_gate as plain_decay
 from mnemolab.kernels import glu as plain_glu
 from mnemolab.kernels import l2_norm as plain_l2
 from mnemolab.kernels import linear_pair as plain_pair
@@ -18,7 +19,17 @@ from mnemolab.kernels import scored_cross_entropy as plain_loss
 from mnemolab.kernels import short_conv as plain_conv
 from mnemolab.kernels import short_conv_qkv as plain_qkv
 from mnemolab.kernels import situ_glu as plain_situ
-from mnemolab.kernels.triton import add_norm, attention_residual, cross_entropy, linear_pair, norms, short_conv, situ
+from mnemolab.kernels.neighbours.decay_gate import GATES
+from mnemolab.kernels.triton import (
+    add_norm,
+    attention_residual,
+    cross_entropy,
+    decay_gate,
+    linear_pair,
+    norms,
+    short_conv,
+    situ,
+)
 
 # the interpreter's numpy warns where the machine quietly gives inf, as the formula wants
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
@@ -275,3 +286,17 @@ def test_scored_cross_entropy(scored, bias):
 @pytest.mark.parametrize(("T", "D", "M", "J"), ((1, 3, 2, 1), (70, 16, 5, 2), (33, 40, 24, 16), (130, 128, 8, 4)))
 def test_linear_pair(T, D, M, J):
     compare(linear_pair.linear_pair, plain_pair, [draw(2, T, D), draw(M, D, seed=1), draw(J, D, seed=2)])
+
+
+@pytest.mark.parametrize("kind", ("softplus", "bounded", "logsigmoid"))
+@pytest.mark.parametrize(
+    ("T", "H", "K", "shift"), ((1, 1, 3, 0.0), (70, 2, 16, -6.0), (33, 3, 50, 0.0), (5, 2, 8, 9.0))
+)
+def test_decay_gate(kind, T, H, K, shift):
+    """Shifts of -6 and 9: half-lives of hundreds of tokens, and of a fraction of one."""
+    tensors = [draw(2, T, H * K), draw(H * K, seed=1) + shift, None if kind == "logsigmoid" else draw(H, seed=2)]
+    compare(
+        lambda u, b, a: decay_gate.decay_gate(u, b, a, GATES.index(kind), H),
+        lambda u, b, a: plain_decay(u, b, a, kind, H),
+        tensors,
+    )
