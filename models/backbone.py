@@ -57,6 +57,11 @@ def _after(outer: Callable[[Any], Any] | None, change: Callable[[int, Any], Any]
     return change(layer, told if outer is None else outer(told))
 
 
+def _hooked(module: nn.Module) -> bool:
+    """Whether somebody listens to the calls of `module`."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _residual(config: ModelConfig) -> SumResidual | AttentionResidual:
     if config.residual == "add":
         return SumResidual()
@@ -109,7 +114,8 @@ class Backbone(nn.Module):
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the scored positions, targets (B,T) with -100 elsewhere; a scalar."""
-        if targets.shape != inputs.shape or (inputs.is_cuda and torch.cuda.is_current_stream_capturing()):
+        waiting = torch.compiler.is_compiling() or (inputs.is_cuda and torch.cuda.is_current_stream_capturing())
+        if targets.shape != inputs.shape or waiting:
             # a graph cannot wait for the number of scored positions; shapes that do not fit are named below
             return scored_cross_entropy(self.features(inputs)[0], self.head_weight, targets)
         rows = (targets != IGNORED).flatten().nonzero()[:, 0]
@@ -141,7 +147,7 @@ class Backbone(nn.Module):
         stream = self.residual.open(h)
         for block, layer_state in zip(self.layers, states, strict=True):
             x = stream.read(block.norm1)
-            if rows is not None and block is self.blocks[-1] and block.tokenwise:
+            if rows is not None and block is self.blocks[-1] and block.tokenwise and not _hooked(block.mixer):
                 y = block.mixer.at(x, rows)
                 stream.keep(rows)
                 rows = None

@@ -122,7 +122,7 @@ class Random:
     def words(self, stream: str, *shape: int) -> Tensor:
         """(B, *shape) words, uniform on 0 .. 2**32 - 1."""
         count = math.prod(shape)
-        if self.device.type == "cuda" and _TRITON:
+        if self.device.type == "cuda" and _TRITON and self._low.get_device() == torch.cuda.current_device():
             from mnemolab.kernels.triton.philox import philox_words
 
             found = philox_words(self._low[:, 0], self._high[:, 0], zlib.crc32(stream.encode()), self._key, count)

@@ -19,7 +19,10 @@ class NarrowWeights:
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16):
-        found = [m for m in model.modules() if isinstance(m, nn.Linear) and m.weight.dtype == torch.float32]
+        # the loss reads the head's matrix itself and sums its gradient in float32
+        head = getattr(model, "head", None)
+        linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+        found = [m for m in linear if m.weight.dtype == torch.float32 and m.weight.requires_grad]
         # a matrix that several modules hold would be copied, and its gradient counted, more than once
         shared = [id(p) for m in model.modules() for p in m._parameters.values() if p is not None]
         self._modules = [m for m in found if shared.count(id(m.weight)) == 1]
@@ -28,6 +31,8 @@ class NarrowWeights:
         self._gradients = [torch.zeros_like(w) for w in self._wide]
 
     def __enter__(self) -> None:
+        for narrow in self._narrow:
+            narrow.grad = None  # of a step that failed before it could be handed on
         with torch.no_grad():
             if self._wide:
                 torch._foreach_copy_(self._narrow, self._wide)

@@ -39,16 +39,21 @@ def query_loss(model: Backbone, inputs: Tensor, positions: Tensor, wanted: Tenso
     return _RowLoss.apply(rows, model.head_weight, wanted.flatten(), dtype)  # type: ignore[return-value]
 
 
+def _current(x: Tensor) -> bool:
+    """Whether x is where Triton launches."""
+    return x.is_cuda and x.get_device() == torch.cuda.current_device()
+
+
 def _fused(rows: Tensor) -> bool:
     """Whether the Triton kernel takes these rows."""
     if rows.dtype == torch.float64 or find_spec("triton") is None:
         return False
-    return rows.is_cuda or interpreted()
+    return _current(rows) or interpreted()
 
 
 def _whole(x: Tensor, weight: Tensor) -> bool:
     """Whether one kernel makes logits, softmax and the rows' gradient: many bf16 rows, a large vocabulary."""
-    return x.is_cuda and x.dtype == torch.bfloat16 and x.shape[1] <= 128 and min(x.shape[0], weight.shape[0]) >= MANY
+    return _current(x) and x.dtype == torch.bfloat16 and x.shape[1] <= 128 and min(x.shape[0], weight.shape[0]) >= MANY
 
 
 def _softmax_error(logits: Tensor, target: Tensor, share: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -78,7 +83,7 @@ class _RowLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, wanted: Tensor, dtype: torch.dtype) -> Tensor:
         with torch.autocast(rows.device.type, enabled=False):
-            x, w = rows.to(dtype), weight.to(dtype)
+            x, w = rows.to(dtype).contiguous(), weight.to(dtype).contiguous()
             used = wanted != IGNORED
             share = used.float() / used.sum().clamp(min=1)  # (R,)
             target = wanted.clamp(min=0)[:, None]

@@ -31,12 +31,13 @@ def check_writable(name: str, held: Tensor) -> None:
 
 
 def fused(x: Tensor, *others: Tensor | None) -> bool:
-    """True on CUDA, in float32 or less, for a non-empty x (...,D) with D at most 4096.
+    """True on the current CUDA device, in float32 or less, for a non-empty x (...,D) with D at most 4096.
 
     Under torch.compile the plain form runs: the compiler fuses it with what stands around it.
     """
     if not x.is_cuda or not _INSTALLED or torch.compiler.is_compiling():
         return False
-    if x.numel() == 0 or x.shape[-1] > _MAX_WIDTH:
+    # Triton launches on the current device, whatever the tensors are on
+    if x.numel() == 0 or x.shape[-1] > _MAX_WIDTH or x.get_device() != torch.cuda.current_device():
         return False
     return all(y is None or (y.is_cuda and y.dtype != torch.float64) for y in (x, *others))

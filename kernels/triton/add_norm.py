@@ -72,7 +72,7 @@ class _AddRmsNorm(torch.autograd.Function):
     def forward(
         ctx: Any, h: Tensor, y: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        h, y = h.contiguous(), None if y is None else y.contiguous()
+        h, y, weight = h.contiguous(), None if y is None else y.contiguous(), weight.contiguous()
         D = h.shape[-1]
         BD, R = rows_of(D)
         N = h.numel() // D

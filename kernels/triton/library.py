@@ -22,7 +22,8 @@ def scan_forward(
     """o, state, norm, the workspace."""
     geo = geometry(q, v, log_decay, erase, write, normalize, scale)
     gates = [flat(x) for x in (log_decay, erase, write, state0, norm0)]
-    o, state, norm, work = run_forward(geo, rows(q), rows(k), rows(v), *gates, save=True)
+    with torch.cuda.device_of(q):
+        o, state, norm, work = run_forward(geo, rows(q), rows(k), rows(v), *gates, save=True)
     return [o, state, q.new_empty(0) if norm is None else norm, work]
 
 
@@ -45,10 +46,11 @@ def scan_backward(
     geo = geometry(q, v, log_decay, erase, write, normalize, scale)
     do = torch.zeros(v.shape, dtype=v.dtype, device=v.device) if do is None else do.contiguous()
     dtypes = (None if state0 is None else state0.dtype, None if norm0 is None else norm0.dtype)
-    gradients = run_backward(
-        geo, rows(q), rows(k), rows(v), flat(log_decay), flat(erase), flat(write), work, o, do, flat(dstate),
-        flat(dnorm), dtypes,
-    )  # fmt: skip
+    with torch.cuda.device_of(q):
+        gradients = run_backward(
+            geo, rows(q), rows(k), rows(v), flat(log_decay), flat(erase), flat(write), work, o, do, flat(dstate),
+            flat(dnorm), dtypes,
+        )  # fmt: skip
     return [q.new_empty(0) if x is None else x for x in gradients]
 
 

@@ -140,7 +140,7 @@ class _RmsNormGated(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, gate: Tensor | None, weight: Tensor | None, eps: float, act: int, gate_first: bool
     ) -> Tensor:
-        x = x.contiguous()
+        x, weight = x.contiguous(), None if weight is None else weight.contiguous()
         D = x.shape[-1]
         gate, spaced = (None, _spaced(x)[1]) if gate is None else _spaced(gate)
         BD, R = rows_of(D)

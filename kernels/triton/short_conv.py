@@ -258,7 +258,7 @@ class _ShortConv(torch.autograd.Function):
         sizes: tuple[int, int, int], silu: tuple[bool, bool, bool], unit: int, eps: float,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         mixed, weight = _rows(mixed), weight.contiguous()
-        cache = None if cache is None else cache.contiguous()
+        bias, cache = (None if x is None else x.contiguous() for x in (bias, cache))
         (B, T, _), (channels, W) = mixed.shape, weight.shape
         parts = tuple(mixed.new_empty(B, T, size) for size in sizes)
         following = mixed.new_empty(B, W - 1, channels)

@@ -78,12 +78,13 @@ def test_the_gate_is_read_where_it_stands():
 
 
 def test_in_a_graph():
-    mixed, weight = draw(8, 64, 512).requires_grad_(), draw(384, 4, seed=1, dtype=torch.float32).requires_grad_()
+    mixed, weight = draw(8, 64, 512), draw(384, 4, seed=1, dtype=torch.float32)
 
     def step():
-        q, k, v, gate, _ = short_conv_qkv(mixed, weight, sizes=SIZES, unit=64)
+        leaves = mixed.detach().requires_grad_(), weight.detach().requires_grad_()  # of the stream that captures
+        q, k, v, gate, _ = short_conv_qkv(*leaves, sizes=SIZES, unit=64)
         loss = (q * k + v * gate).float().square().sum()
-        return torch.autograd.grad(loss, (mixed, weight))
+        return torch.autograd.grad(loss, leaves)
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -48,6 +48,28 @@ def test_graph_steps_are_eager_steps(stage, precision):
     assert "steps eagerly" not in graph.how
 
 
+@pytest.mark.parametrize("at_once", [1 << 22, 1 << 27])
+def test_the_loss_over_a_large_vocabulary(at_once, monkeypatch):
+    """One kernel for logits, softmax and the rows' gradient; in pieces, the weight's gradient is added up in float32."""
+    from mnemolab.trainers import query_loss as module
+
+    monkeypatch.setattr(module, "LOGITS_AT_ONCE", at_once)
+    g = torch.Generator("cuda").manual_seed(0)
+    rows, weight = (torch.randn(size, 128, device="cuda", generator=g) for size in (4096, 4096))
+    wanted = torch.randint(4096, (4096,), device="cuda", generator=g)
+    wanted[::7] = -100
+    leaves = [(0.3 * rows).requires_grad_(), (0.3 * weight).requires_grad_()]
+    assert module._whole(leaves[0].bfloat16(), weight)
+    loss = module._RowLoss.apply(*leaves, wanted, torch.bfloat16)
+    found = torch.autograd.grad(loss, leaves)
+    wide = [x.detach().bfloat16().double().requires_grad_() for x in leaves]
+    expected = torch.nn.functional.cross_entropy(wide[0] @ wide[1].T, wanted)
+    gradients = torch.autograd.grad(expected, wide)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    for a, b in zip(found, gradients, strict=True):
+        assert float((a.double() - b).norm() / b.norm()) < 1e-2
+
+
 def test_a_run_on_a_gpu_ends_like_one_on_the_cpu(tmp_path):
     run = train(config(steps=600), tmp_path)
     assert run.result["backend"].startswith("CUDA graph")

@@ -35,7 +35,7 @@ def errors(R, N, D, scale, dtype, seed=0, learned=0.0) -> dict[str, float]:
     pairs = {"loss": (losses, expected.detach()), "d rows": (dx, a.grad), "d weight": (dw, b.grad)}
     assert not dx[3].any() and not p[3].any() and losses[3] == 0
     found = {name: float((u.double() - v).norm() / v.norm()) for name, (u, v) in pairs.items()}  # type: ignore[operator,union-attr]
-    return found | {"rounding": max(5e-6, float((x.double() @ w.double().T).abs().max()) * 2**-23)}
+    return found | {"rounding": max(5e-6, float((x.double() @ w.double().T).abs().max()) * 2**-25)}
 
 
 @pytest.mark.parametrize(

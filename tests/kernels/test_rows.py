@@ -22,7 +22,7 @@ def places(index: torch.Tensor, N: int) -> torch.Tensor:
 
 def wanted(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     flat = x.flatten(0, 1)
-    return torch.stack([flat[n] if n >= 0 else torch.zeros_like(flat[0]) for n in index.tolist()])[None]
+    return torch.stack([flat[n] if n >= 0 else torch.ones_like(flat[0]) for n in index.tolist()])[None]
 
 
 @pytest.mark.parametrize("shape", ((2, 6), (3, 4, 5), (2, 6, 2, 3)))
@@ -83,5 +83,7 @@ def test_rows_are_chosen_without_waiting():
 def test_bad_rows():
     with pytest.raises(TypeError, match="int64"):
         choose_rows(torch.tensor([True]), 4)
+    with pytest.raises(BadRequest, match="a row twice"):
+        choose_rows(torch.tensor([2, -1, 2, -1, 5]), 6)
     with pytest.raises(BadRequest, match=r"must be \(R,\)"):
         choose_rows(torch.zeros(2, 2, dtype=torch.int64), 4)

@@ -33,6 +33,17 @@ def test_the_last_channel_mixer_sees_the_rows_alone(depth):
     assert seen == [(4, 6)] * (depth - 1) + [(1, 2)]
 
 
+def test_who_listens_to_a_mixer_hears_it():
+    """Hooks on the last mixer, or on a memory's projection, see whole calls; then nothing is left out."""
+    model = small("deltanet")
+    rows, inputs, heard = torch.tensor([2, 7]), tokens(2, 6), []
+    quiet = model.features_at(inputs, rows)
+    for module in (model.layers[-1].mixer, model.layers[-1].mixer.inward, model.layers[0].mixer.control):
+        module.register_forward_hook(lambda module, args, y: heard.append(type(module).__name__))
+    torch.testing.assert_close(model.features_at(inputs, rows), quiet)
+    assert sorted(heard) == ["Fused", "Fused", "MemoryMixer"]
+
+
 def test_no_scored_position():
     model = small("deltanet")
     loss = model.loss(torch.zeros(2, 5, dtype=torch.int64), torch.full((2, 5), -100))

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mnemolab.kernels.triton.table import interpreted
-from mnemolab.models import STAGES
+from mnemolab.models import STAGES, make_model
 from mnemolab.trainers import graph as graph_module
 from mnemolab.trainers.data import sample_range
 from mnemolab.trainers.graph import GraphSteps, best_steps
@@ -115,6 +115,19 @@ def test_query_loss_is_the_loss_of_the_model(tiny, monkeypatch, pieces, form):
     (2 * second).backward()
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(2 * a.grad, b.grad, atol=1e-5, rtol=1e-4)  # type: ignore[operator]
+
+
+def test_unused_slots_do_no_harm_without_an_epsilon():
+    """A row that is none goes through the norms like any other; at epsilon 0 a row of zeros would come out as NaN."""
+    model = make_model("gated_deltanet", vocab_size=11, width=16, depth=1, heads=2, head_dim=8, norm_eps=0.0)
+    positions, wanted = torch.tensor([[3, -1], [2, 4]]), torch.tensor([[1, -100], [2, 3]])
+    inputs = torch.arange(12).view(2, 6) % 11
+    loss = query_loss(model, inputs, positions, wanted)
+    loss.backward()
+    targets = torch.full((2, 6), -100)
+    targets[0, 3], targets[1, 2], targets[1, 4] = 1, 2, 3
+    assert loss.item() == pytest.approx(model.loss(inputs, targets).item(), rel=1e-5)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
 class NoWaiting(TorchDispatchMode):

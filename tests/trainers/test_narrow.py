@@ -47,6 +47,28 @@ def test_the_numbers_of_autocast(name, recipe):
     assert all(p.dtype == w.dtype for p, w in zip(model.parameters(), weights, strict=True))
 
 
+def test_a_step_that_fails_leaves_nothing_behind():
+    torch.manual_seed(0)
+    model = make_model("deltanet", vocab_size=11, width=16, depth=1, heads=2, head_dim=8)
+    narrow = NarrowWeights(model)
+    _, wanted = gradients(model, narrow)
+    with torch.autocast("cpu", dtype=torch.bfloat16), narrow:
+        loss = query_loss(
+            model, torch.zeros(2, 7, dtype=torch.int64), torch.tensor([[1], [2]]), torch.ones(2, 1).long()
+        )
+    loss.backward()  # and what should have handed its gradients on never came
+    _, found = gradients(model, narrow)
+    for a, b in zip(found, wanted, strict=True):
+        assert (a is None and b is None) or torch.equal(a, b)  # type: ignore[arg-type]
+
+
+def test_frozen_matrices_and_an_untied_head_stay_as_they_are():
+    model = make_model("deltanet", vocab_size=11, width=16, depth=1, heads=2, head_dim=8, tie_embeddings=False)
+    frozen = model.layers[0].mixer.outward.weight.requires_grad_(False)
+    held = {id(w) for w in NarrowWeights(model)._wide}
+    assert held and id(frozen) not in held and id(model.head.weight) not in held
+
+
 def test_addresses_stay():
     model = make_model("deltanet", vocab_size=11, width=16, depth=1, heads=2, head_dim=8)
     narrow = NarrowWeights(model)
