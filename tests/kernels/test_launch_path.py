@@ -28,9 +28,10 @@ def test_addresses_stand_where_the_tensors_stood(kinds, normalize, monkeypatch):
 
     monkeypatch.setattr(scan, "launch", launch)
     q, k, v, do = (torch.rand(2, 20, 2, n) for n in (8, 8, 4, 4))
-    gates = [gate(level, n) for level, n in zip(kinds, (8, 8, 4), strict=True)]
+    decay, erase, write = kinds
+    gates = gate(decay, 8), gate(erase, 8), gate(write, 4)
     state, norm = torch.rand(2, 2, 8, 4), torch.rand(2, 2, 8) if normalize else None
-    geo = scan._geometry((2, 20, 2, 8, 4), *kinds, normalize, 0.5, q.dtype)
+    geo = scan._geometry((2, 20, 2, 8, 4), decay, erase, write, normalize, 0.5, q.dtype)
 
     def passes() -> tuple[list, torch.Tensor]:
         calls.clear()
