@@ -6,11 +6,11 @@ from typing import Any
 __all__ = ["gpu_seconds"]
 
 # One H200, steps replayed as graphs (`mnemolab bench training`, 2026-11-30): 355 steps a second at 256 x 256 tokens, two
-# layers of width 128, bf16; as tokens x layers x (width + 64) a second. float32 is taken as half as fast. Small shapes are
-# bound by launches: about 450 steps a second of one run, and several runs share the GPU.
+# layers of width 128, bf16; as tokens x layers x (width + 64) a second. The rest is assumed, not measured: float32 half as fast;
+# of small shapes, which launches bound, 700 steps a second among the runs that share the GPU.
 WORK_PER_SECOND = {"bf16": 8.9e9, "fp32": 4.4e9}
 STEPS_PER_SECOND = 700.0
-# seconds of the GPU's time to compile, evaluate and test a run, four at a time
+# assumed seconds of the GPU's time to compile, evaluate and test a run, four at a time
 AROUND = 1.5
 
 

@@ -6,7 +6,17 @@
 import triton
 import triton.language as tl
 
-__all__ = ["activate", "before", "convolve", "over_heads", "row_of", "segments_of", "tap", "tile_of"]
+__all__ = [
+    "activate",
+    "before",
+    "convolve",
+    "filters_of",
+    "over_heads",
+    "row_of",
+    "segments_of",
+    "tile_of",
+    "window_of",
+]
 
 
 @triton.jit
@@ -64,6 +74,26 @@ def tap(w_ptr, c, inside, j: tl.constexpr, W: tl.constexpr):
         return tl.load(w_ptr + c * W + (W - 1 - j), mask=inside, other=0.0).to(tl.float32)
     else:
         return tl.zeros(c.shape, tl.float32)
+
+
+@triton.jit
+def filters_of(w_ptr, bias_ptr, c, inside, W: tl.constexpr):
+    """The filters' weights of the inputs 0 to 3 tokens ago, and the bias, of channels c (1, BD)."""
+    bias = tl.zeros(c.shape, tl.float32)
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + c, mask=inside, other=0.0).to(tl.float32)
+    w0, w1 = tap(w_ptr, c, inside, 0, W), tap(w_ptr, c, inside, 1, W)
+    w2, w3 = tap(w_ptr, c, inside, 2, W), tap(w_ptr, c, inside, 3, W)
+    return w0, w1, w2, w3, bias
+
+
+@triton.jit
+def window_of(x_ptr, cache_ptr, b, start, c, real, T, CHANNELS, STRIDE: tl.constexpr, W: tl.constexpr):
+    """The inputs 1, 2 and 3 tokens before each segment's first."""
+    x1 = before(x_ptr, cache_ptr, b, start - 1, c, real, T, CHANNELS, STRIDE, W)
+    x2 = before(x_ptr, cache_ptr, b, start - 2, c, real, T, CHANNELS, STRIDE, W)
+    x3 = before(x_ptr, cache_ptr, b, start - 3, c, real, T, CHANNELS, STRIDE, W)
+    return x1, x2, x3
 
 
 @triton.jit

@@ -24,7 +24,7 @@ __all__ = ["MAX_WIDTH", "row_loss"]
 
 MAX_WIDTH = 128  # wider rows and their gradient would not fit in registers together
 # rows, words, warps: 218 us for 16,384 rows and 8,192 words of 128 channels; (128, 64, 8) takes 237, (128, 128, 8) spills and takes
-# 277, logits and softmax apart 290 (one H200, 2026-11-30)
+# 277 (one H200, 2026-11-30)
 TILES = (64, 64, 4)
 FAR = tl.constexpr(60.0)  # exp(88) is the last that float32 and bfloat16 hold
 

@@ -17,7 +17,17 @@ from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.neighbours.short_conv import MAX_TAPS, MAX_UNIT
-from mnemolab.kernels.triton.conv_tiles import activate, before, convolve, over_heads, row_of, segments_of, tap, tile_of
+from mnemolab.kernels.triton.conv_tiles import (
+    activate,
+    before,
+    convolve,
+    filters_of,
+    over_heads,
+    row_of,
+    segments_of,
+    tile_of,
+    window_of,
+)
 from mnemolab.kernels.triton.sums import column_sums
 from mnemolab.kernels.triton.table import padded
 
@@ -39,15 +49,9 @@ def conv_forward_kernel(
     y_ptr, part, width, first, d, inside = tile_of(a_ptr, b_ptr, c_ptr, pid % TILES, A, B, C, K, BK, BD)
     b, start, owned, _there = segments_of((pid // TILES).to(tl.int64), T, NS, SEGMENTS, ROWS_, G)
     inside, c, d = inside[None, :], (first + d)[None, :], d[None, :]
-    w0, w1 = tap(w_ptr, c, inside, 0, W), tap(w_ptr, c, inside, 1, W)
-    w2, w3 = tap(w_ptr, c, inside, 2, W), tap(w_ptr, c, inside, 3, W)
-    bias = tl.zeros((1, BD), tl.float32)
-    if bias_ptr is not None:
-        bias = tl.load(bias_ptr + c, mask=inside, other=0.0).to(tl.float32)
+    w0, w1, w2, w3, bias = filters_of(w_ptr, bias_ptr, c, inside, W)
     real = inside & (owned > 0)
-    x1 = before(x_ptr, cache_ptr, b, start - 1, c, real, T, A + B + C, STRIDE, W)
-    x2 = before(x_ptr, cache_ptr, b, start - 2, c, real, T, A + B + C, STRIDE, W)
-    x3 = before(x_ptr, cache_ptr, b, start - 3, c, real, T, A + B + C, STRIDE, W)
+    x1, x2, x3 = window_of(x_ptr, cache_ptr, b, start, c, real, T, A + B + C, STRIDE, W)
     for r in tl.static_range(W - 1):
         head = real & (start == 0)
         last = before(x_ptr, cache_ptr, b, start + T - (W - 1) + r, c, head, T, A + B + C, STRIDE, W)
@@ -104,15 +108,9 @@ def _walk_back(
 ):  # fmt: skip
     dy_ptr, part, width, first, d, inside = tile_of(da_ptr, db_ptr, dc_ptr, tile, A, B, C, K, BK, BD)
     inside, c, d = inside[None, :], (first + d)[None, :], d[None, :]
-    w0, w1 = tap(w_ptr, c, inside, 0, W), tap(w_ptr, c, inside, 1, W)
-    w2, w3 = tap(w_ptr, c, inside, 2, W), tap(w_ptr, c, inside, 3, W)
-    bias = tl.zeros((1, BD), tl.float32)
-    if bias_ptr is not None:
-        bias = tl.load(bias_ptr + c, mask=inside, other=0.0).to(tl.float32)
+    w0, w1, w2, w3, bias = filters_of(w_ptr, bias_ptr, c, inside, W)
     real = inside & (owned > 0)
-    x1 = before(x_ptr, cache_ptr, b, start - 1, c, real, T, A + B + C, STRIDE, W)
-    x2 = before(x_ptr, cache_ptr, b, start - 2, c, real, T, A + B + C, STRIDE, W)
-    x3 = before(x_ptr, cache_ptr, b, start - 3, c, real, T, A + B + C, STRIDE, W)
+    x1, x2, x3 = window_of(x_ptr, cache_ptr, b, start, c, real, T, A + B + C, STRIDE, W)
     # of the inputs 1, 2 and 3 tokens ago what is known of their gradient; of the filters the sums so far
     g1 = tl.zeros((G, BD), tl.float32)
     g2, g3, dw0, dw1, dw2, dw3, dbias = g1, g1, g1, g1, g1, g1, g1

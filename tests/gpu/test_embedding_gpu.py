@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from mnemolab.kernels import embedding
 from mnemolab.kernels.triton import embedding as form
+from tests.gpu.graphs import captured
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -82,18 +83,11 @@ def test_in_a_graph():
         y = embedding(tokens, leaf)
         return (y.detach(), *torch.autograd.grad([y, leaf.square()], leaf, [dy, torch.ones_like(leaf)]))
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, held = captured(step)
     for seed in (3, 4):
         tokens.copy_(half_filler(seed=seed))
         graph.replay()
-        found = [x.clone() for x in captured]
+        found = [x.clone() for x in held]
         for a, b in zip(found, step(), strict=True):
             assert torch.equal(a, b)
 

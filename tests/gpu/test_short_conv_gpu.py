@@ -5,6 +5,7 @@ import torch
 
 from mnemolab.kernels import rms_norm_gated, short_conv_qkv
 from mnemolab.kernels.triton import short_conv as form
+from tests.gpu.graphs import captured
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 SIZES = (128, 128, 128)
@@ -86,17 +87,9 @@ def test_in_a_graph():
         loss = (q * k + v * gate).float().square().sum()
         return torch.autograd.grad(loss, leaves)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        eager = step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, held = captured(step)
     graph.replay()
-    torch.cuda.synchronize()
-    assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(step(), held, strict=True))
 
 
 def test_the_fused_form_runs(monkeypatch):

@@ -6,6 +6,7 @@ import torch
 from mnemolab.tasks import make_task
 from mnemolab.tasks.base import SPLITS
 from mnemolab.tasks.outcomes import classify
+from tests.gpu.graphs import captured
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -59,14 +60,7 @@ def test_examples_can_be_made_inside_a_cuda_graph(name, fields):
     if task.bits < 80:
         pytest.skip("a small space is split by content: how many draws it takes is not known beforehand")
     indices = torch.arange(256, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        task.sample(indices, device="cuda")
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        held = task.sample(indices, device="cuda")
+    graph, held = captured(lambda: task.sample(indices, device="cuda"))
     indices += 1000
     graph.replay()
     expected = task.sample(torch.arange(1000, 1256))

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import normalize as unit
 
 from mnemolab.kernels import explain_backend, memory_scan, memory_step
+from tests.gpu.graphs import captured
 
 pytestmark = [
     pytest.mark.gpu,
@@ -236,14 +237,7 @@ def test_cuda_graph():
         o, _ = memory_scan(**leaves)
         return [o.detach(), *torch.autograd.grad(o.float().square().sum(), list(leaves.values()))]
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        both()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        held = both()
+    graph, held = captured(both)
     x["q"].mul_(0.5)
     graph.replay()
     assert all(torch.equal(a, b) for a, b in zip(held, both(), strict=True))

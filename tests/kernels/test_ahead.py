@@ -1,12 +1,7 @@
 """Kernels compiled in the background are the ones that launches find, and nothing of the background outlives its job."""
 
-import json
-import os
-import subprocess
-import sys
 import threading
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,18 +11,13 @@ if find_spec("triton") is None:
 
 from mnemolab.kernels.triton.ahead import Background, Plan, outline
 from mnemolab.kernels.triton.launch import launch
+from tests.kernels.programs import told_by
 
-PROGRAM = Path(__file__).with_name("ahead_scan.py")
 KERNELS = ("prepare_kernel", "forward_kernel", "backward_kernel", "gradient_kernel")
 
 
 def test_every_kernel_is_compiled_once_and_in_the_background(tmp_path):
-    environment = {
-        **os.environ, "TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "1", "TRITON_CACHE_DIR": str(tmp_path),
-    }  # fmt: skip
-    done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    (told,) = told_by("ahead_scan.py", TRITON_CACHE_DIR=str(tmp_path))
     by = {
         what: [x for x in told["events"] if x["what"] == what] for what in ("compiled", "found", "launcher", "run")
     }  # fmt: skip

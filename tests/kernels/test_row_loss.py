@@ -16,7 +16,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def errors(R, N, D, scale, dtype, seed=0, learned=0.0) -> dict[str, float]:
     """Relative errors against float64 on the same numbers; `learned` moves every row towards its target's weight. `rounding` is
-    what the errors may be: a float32 logit is off by some 2^-24 of its size, and so is the probability that it gives."""
+    what the errors may be: a float32 logit is off by a part of 2^-24 of its size, and so is the probability that it gives. Sums
+    in plain order give 1.7e-6 where logits reach 900, a sixteenth of it."""
     from mnemolab.kernels.triton.row_loss import row_loss
 
     g = torch.Generator().manual_seed(seed)

@@ -4,12 +4,7 @@ What the interpreter accepts the compiler may refuse: inner dimensions below 16,
 in a process of its own, since the interpreter is on in this one.
 """
 
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +12,8 @@ if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from mnemolab.kernels.triton.launch import miscompiled
+from tests.kernels.programs import told_by
 
-PROGRAM = Path(__file__).with_name("sm90_resources.py")
 KINDS = ("linear", "scalar_decay", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
 # bytes of stack a thread; the split way of strong gates is kept rolled and may spill, the mild way beside it pays little
 SPILL = {
@@ -34,12 +29,7 @@ EXACT_SPILL = {
 
 
 def compiled(*jobs):
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "1"}
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), *jobs], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return told_by("sm90_resources.py", *jobs)
 
 
 def check(rows, spill, default):

@@ -1,11 +1,6 @@
 """The Triton embedding is torch's, and the gradient of its table index_add in float64; interpreted, then as compiled code."""
 
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +13,9 @@ if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from mnemolab.kernels.triton import embedding as form
+from tests.kernels.programs import told_by
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-PROGRAM = Path(__file__).with_name("ptx_embedding.py")
 
 
 def draw(*shape, seed=0, dtype=torch.float32):
@@ -175,11 +170,7 @@ def test_what_is_refused():
 
 
 def compiled(*jobs):
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "1"}
-    command = [sys.executable, str(PROGRAM), *jobs]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    rows = told_by("ptx_embedding.py", *jobs)
     assert len(rows) == len(jobs)
     for row in rows:
         assert row["y"] == 0 and row["unseen"] == 0, row

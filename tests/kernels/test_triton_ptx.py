@@ -3,28 +3,20 @@
 It is how the miscompile that `kernels/triton/launch.py` looks for was found. Tolerances are those of a GPU.
 """
 
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 
-PROGRAM = Path(__file__).with_name("ptx_scan.py")
+from tests.kernels.programs import told_by
+
 STAGES = ("linear", "scalar_decay", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
 
 
 def check(*jobs):
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "1"}
-    command = [sys.executable, str(PROGRAM), *jobs]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    rows = told_by("ptx_scan.py", *jobs)
     assert len(rows) == len(jobs)
     for row in rows:
         for name, error in row.items():
@@ -36,14 +28,10 @@ def check(*jobs):
 
 def test_the_convolution_and_the_gated_norm():
     """Whole tiles, heads that fill none, fewer tokens than taps, caches, a gate that is part of the projection."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "1"}
     jobs = (
         "1:37:128:128:4:64:bf16", "1:5:33:40:3:33:fp32", "2:2:16:16:4:16:fp32:carried", "1:9:48:48:4:48:bf16:carried",
     )  # fmt: skip
-    command = [sys.executable, str(PROGRAM.with_name("ptx_conv.py")), *jobs]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    rows = told_by("ptx_conv.py", *jobs)
     assert len(rows) == len(jobs)
     for row in rows:
         fp32 = ":fp32" in row.pop("job")

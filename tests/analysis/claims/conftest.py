@@ -8,8 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mnemolab.analysis.claims import CLAIMS
+from mnemolab.analysis.claims.claim import Judgement, Verdict
 from mnemolab.analysis.claims.evidence import Evidence, Ran
 from mnemolab.analysis.claims.experiments import Planned
+from mnemolab.analysis.claims.rules import judged
 
 SEEDS = tuple(range(12))
 
@@ -34,6 +37,11 @@ def evidence(make: Callable[..., dict], places, seeds=SEEDS, twins=()) -> Eviden
                 rng = np.random.default_rng([seed, int(twin), len(arm), len(cell)])
                 runs.append(ran(experiment, cell, arm, seed, twin, **make(cell, arm, rng, seed)))
     return Evidence(runs)
+
+
+def verdict(name: str, judgement: Judgement) -> Verdict:
+    """What the rule makes of a judgement of the claim `name`."""
+    return judged(CLAIMS[name], judgement)
 
 
 def answers(rng: np.random.Generator, right: float | np.ndarray, rows: int = 400, **columns) -> pd.DataFrame:

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import torch
 
-from mnemolab.analysis.claims import CLAIMS
 from mnemolab.analysis.claims.judges import (
     gates,
     load,
@@ -14,15 +13,10 @@ from mnemolab.analysis.claims.judges import (
     topic,
 )
 from mnemolab.analysis.claims.judges.logistic import gain
-from mnemolab.analysis.claims.rules import judged
 from mnemolab.analysis.decay import Trace
 from mnemolab.tasks import make_task
 
-from .conftest import answers, evidence
-
-
-def verdict(name, judgement):
-    return judged(CLAIMS[name], judgement)
+from .conftest import answers, evidence, verdict
 
 
 def versions(rng, stale: float, rows: int = 1200) -> pd.DataFrame:

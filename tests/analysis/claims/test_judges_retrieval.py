@@ -6,20 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mnemolab.analysis.claims import CLAIMS
 from mnemolab.analysis.claims.judges import (
     forgetting,
     hybrids,
     learning,
     retrieval,
 )
-from mnemolab.analysis.claims.rules import judged
 
-from .conftest import answers, evidence
-
-
-def verdict(name, judgement):
-    return judged(CLAIMS[name], judgement)
+from .conftest import answers, evidence, verdict
 
 
 def numbers(experiment, cells, values):
