@@ -19,6 +19,7 @@ from mnemolab.trainers.narrow import NarrowWeights
 from mnemolab.trainers.query_loss import IGNORED, query_loss
 from mnemolab.trainers.steps import LOG_STEPS, EagerSteps, Steps
 from mnemolab.trainers.stops import NotFinite
+from mnemolab.trainers.update import Board, make_update
 
 __all__ = ["GraphSteps", "best_steps"]
 
@@ -52,7 +53,6 @@ class GraphSteps(Steps):
         length: int = feed.task.length  # type: ignore[attr-defined]
         self.block = max(1, min(BLOCK_STEPS, BLOCK_TOKENS // (feed.batch_size * length)))
         self.how = "CUDA graph"
-        self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._at_block = torch.zeros((), dtype=torch.int64, device=device)
         self._offsets = torch.arange(self.block * feed.batch_size, device=device)
         slots = feed.task.sample(torch.arange(1)).queries["position"].shape[1]
@@ -61,10 +61,11 @@ class GraphSteps(Steps):
         self._positions = torch.zeros(*whole, slots, dtype=torch.int64, device=device)
         self._wanted = torch.full((*whole, slots), IGNORED, dtype=torch.int64, device=device)
         self._cast = NarrowWeights(self.model) if self.config.precision == "bf16" else None
-        self._rates = torch.tensor(self.rates, dtype=torch.float32, device=device)
-        self._ring = torch.zeros(LOG_STEPS, 2, device=device)
-        self._not_finite = torch.zeros((), device=device)
-        self.optimiser.found_inf = self._not_finite  # the fused kernel changes nothing while it is 1
+        rates = torch.tensor(self.rates, dtype=torch.float32, device=device)
+        zero = torch.zeros((), dtype=torch.int64, device=device)
+        ring, bad = torch.zeros(LOG_STEPS, 2, device=device), torch.zeros((), device=device)
+        self._board = Board(rates, cursor=zero, slot=zero.clone(), bad=bad, ring=ring)
+        self._update = make_update(self.optimiser, self._board, self._cast, self.config.optimiser.clip, self.block)
         self._held: int | None = None  # the block that lies in _inputs
         self._drained = 0
         self._warm = 0
@@ -73,8 +74,11 @@ class GraphSteps(Steps):
 
     def advance(self, count: int) -> None:
         if self._warm == 0:
-            self._cursor.fill_(self.step)
+            self._board.cursor.fill_(self.step)
+            self._board.slot.fill_(self.step % self.block)
             self._drained = self.step
+        if self._cast is not None:
+            self._cast.refresh()  # whatever changed the matrices since
         for _ in range(count):
             self._make_block(self.step // self.block)
             self._take_step()
@@ -84,7 +88,7 @@ class GraphSteps(Steps):
         first, self._drained = self._drained, self.step
         if self.step - first > LOG_STEPS:
             raise RuntimeError(f"{self.step - first} steps since the last drain; the log holds {LOG_STEPS}")
-        rows = self._ring.cpu().tolist()
+        rows = self._board.ring.cpu().tolist()
         found = [(step + 1, *rows[step % LOG_STEPS]) for step in range(first, self.step)]
         for step, loss, norm in found:
             if not (abs(loss) < float("inf") and abs(norm) < float("inf")):
@@ -99,6 +103,7 @@ class GraphSteps(Steps):
             self._warm += 1
         else:
             self._replay_step = self._captured(self._step_body, "steps")
+            self._update.ready()
             self._replay_step()
 
     def _make_block(self, number: int) -> None:
@@ -150,20 +155,10 @@ class GraphSteps(Steps):
 
     def _step_body(self) -> None:
         self.optimiser.zero_grad(set_to_none=True)
-        at = (self._cursor % self.block).view(1)
+        at = self._board.slot.view(1)
         parts = (held.index_select(0, at)[0] for held in (self._inputs, self._positions, self._wanted))
         autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
         with autocast, self._cast or nullcontext():
             loss = query_loss(self.model, *parts)
         loss.backward()
-        if self._cast is not None:
-            self._cast.hand_on()
-        norm = self._clip()
-        row = torch.stack((loss.detach().float(), norm.detach().float()))
-        self._not_finite.copy_(torch.maximum(self._not_finite, 1.0 - torch.isfinite(row).all().float()))
-        rate = self._rates.index_select(0, self._cursor.view(1))[0]
-        for group in self.optimiser.param_groups:
-            group["lr"].copy_(rate)
-        self.optimiser.step()
-        self._ring.index_copy_(0, (self._cursor % LOG_STEPS).view(1), row[None])
-        self._cursor += 1
+        self._update(loss.detach().view(1))

@@ -15,7 +15,8 @@ class NarrowWeights:
     """Within it, the model's linear maps hold bf16 copies of their float32 matrices; after a backward pass `hand_on` gives the
     matrices the copies' gradients, in float32.
 
-    The numbers are autocast's own. Addresses stay the same from step to step, as a CUDA graph asks.
+    The numbers are autocast's own. Addresses stay the same from step to step, as a CUDA graph asks. `kept` True says that
+    somebody writes the copies whenever the matrices change; else each entry makes them anew.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16):
@@ -29,13 +30,24 @@ class NarrowWeights:
         self._wide: list[Tensor] = [m.weight for m in self._modules]
         self._narrow: list[Tensor] = [nn.Parameter(w.detach().to(dtype)) for w in self._wide]
         self._gradients = [torch.zeros_like(w) for w in self._wide]
+        self._copies = {id(w): narrow for w, narrow in zip(self._wide, self._narrow, strict=True)}
+        self.kept = False
 
-    def __enter__(self) -> None:
-        for narrow in self._narrow:
-            narrow.grad = None  # of a step that failed before it could be handed on
+    def refresh(self) -> None:
+        """Make the copies anew."""
         with torch.no_grad():
             if self._wide:
                 torch._foreach_copy_(self._narrow, self._wide)
+
+    def copy_of(self, parameter: Tensor) -> Tensor | None:
+        """The copy of one of the model's parameters, if it has one."""
+        return self._copies.get(id(parameter))
+
+    def __enter__(self) -> None:
+        for narrow in self._narrow:
+            narrow.grad = None  # of the step before, or of one that failed before it could be handed on
+        if not self.kept:
+            self.refresh()
         self._hold(self._narrow)
 
     def __exit__(self, *error: object) -> None:

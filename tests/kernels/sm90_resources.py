@@ -19,6 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from mnemolab.kernels import memory_step
 from mnemolab.kernels.triton import (
+    adamw,
     add_norm,
     attention_residual,
     backend,
@@ -44,7 +45,7 @@ KINDS = {
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NAMES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64", torch.uint8: "*u8",
-    torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8",
+    torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8", torch.float64: "*fp64",
 }  # fmt: skip
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
@@ -178,6 +179,16 @@ def run_losses() -> None:
         softmax_error.softmax_error_(torch.zeros(256, N, dtype=torch.bfloat16), wanted, share, torch.empty(256))
 
 
+def run_update() -> None:
+    chunks = adamw.Chunks([5000, 3], torch.device("cpu"))
+    sums, factors, one = torch.zeros(chunks.chunks), torch.zeros(2, 3), torch.zeros(())
+    count, decay, betas = torch.zeros((), dtype=torch.int64), torch.zeros(2), torch.zeros(2, dtype=torch.float64)
+    board = torch.zeros(9), count, count.clone(), one.clone(), torch.zeros(4096, 2)
+    adamw.squares(chunks, sums)
+    adamw.settle(chunks, sums, torch.zeros(64), decay, betas, factors, one, *board, clip=1.0, slots=16)
+    adamw.adamw(chunks, factors, one, board[3], beta1=0.9, beta2=0.95, eps=1e-8)
+
+
 def run_step() -> None:
     backend.interpreted = lambda: True
     x = torch.zeros(4, 4, 64, dtype=torch.bfloat16)
@@ -198,6 +209,8 @@ if __name__ == "__main__":
             run_embedding()
         elif job == "losses":
             run_losses()
+        elif job == "update":
+            run_update()
         elif job == "step":
             run_step()
         else:

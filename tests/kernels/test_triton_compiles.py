@@ -86,3 +86,11 @@ def test_the_losses():
     assert {row["kernel"] for row in rows} == {"row_loss.row_loss_kernel", "softmax_error.softmax_error_kernel"}
     # ragged vocabularies keep masks beside the tiles: 160 bytes with Triton 3.6, 0 where tiles divide
     assert all(row["stack"] <= 256 and not row["miscompiled"] for row in rows), rows
+
+
+def test_the_update():
+    """Loads and stores of whole chunks are vectors, which the registers must hold: three of its programs on a multiprocessor."""
+    rows = compiled("update")
+    assert [row["kernel"] for row in rows] == [f"adamw.{name}_kernel" for name in ("squares", "settle", "adamw")]
+    check(rows, {}, 0)
+    assert all(row["registers"] <= 168 for row in rows), rows
