@@ -5,13 +5,13 @@ from typing import Any
 
 __all__ = ["gpu_seconds"]
 
-# One H200, steps replayed as graphs (`mnemolab bench training`, 2026-11-30): 355 steps a second at 256 x 256 tokens, two
-# layers of width 128, bf16; as tokens x layers x (width + 64) a second. The rest is assumed, not measured: float32 half as fast;
-# of small shapes, which launches bound, 700 steps a second among the runs that share the GPU.
-WORK_PER_SECOND = {"bf16": 8.9e9, "fp32": 4.4e9}
-STEPS_PER_SECOND = 700.0
-# assumed seconds of the GPU's time to compile, evaluate and test a run, four at a time
-AROUND = 1.5
+# One H200, 7 to 9 runs at a time, steps replayed as graphs, one to eight layers of width 64 and 128 at 96 to 512 tokens, float32
+# and bf16 alike (98 runs, 2026-11-30): 5e9 to 8e9 tokens x layers x (width + 64) a second together. Smaller steps were not seen
+# to come faster than some 3,500 a second.
+WORK_PER_SECOND = 6e9
+STEPS_PER_SECOND = 3500.0
+# to load, evaluate and test a run, a share of one of them
+AROUND = 0.5
 
 
 def gpu_seconds(runs: Iterable[Any]) -> float:
@@ -22,4 +22,4 @@ def gpu_seconds(runs: Iterable[Any]) -> float:
 def _steps(run: Any) -> float:
     tokens = run.budget.batch_size * run.task["length"]
     work = tokens * run.model["depth"] * (run.model["width"] + 64)
-    return run.budget.steps * max(1 / STEPS_PER_SECOND, work / WORK_PER_SECOND[run.precision])
+    return run.budget.steps * max(1 / STEPS_PER_SECOND, work / WORK_PER_SECOND)

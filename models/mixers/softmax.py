@@ -5,11 +5,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mnemolab.models.mixers.heads import HeadsMixer
 from mnemolab.models.state import Cache
 
 __all__ = ["SoftmaxMixer", "causal_attention"]
+
+# ways that serve a cache of any length with what is compiled already
+_ANY_LENGTH = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
@@ -20,7 +24,12 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
     if 1 < n < T:
         row = torch.arange(T - n, T, device=q.device)[:, None]
         mask = torch.arange(T, device=q.device) <= row
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=n == T, scale=scale).transpose(1, 2)
+    options: dict[str, Any] = {"attn_mask": mask, "is_causal": n == T, "scale": scale}
+    if n == T or not q.is_cuda:
+        return F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
+    # cuDNN, torch's first choice on Hopper, builds a plan for every length: 60 ms for each decoded token
+    with sdpa_kernel(_ANY_LENGTH):
+        return F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
 
 
 class SoftmaxMixer(HeadsMixer):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mnemolab.analysis.claims.checks.check import Check, device_kind, first_seed, preset
-from mnemolab.analysis.claims.checks.timing import Floats, estimate, exponent, rounds
+from mnemolab.analysis.claims.checks.timing import Floats, estimate, exponent, replayed, rounds
 from mnemolab.models import Backbone, make_model
 from mnemolab.models.state import Cache, map_state
 
@@ -41,7 +41,6 @@ SHAPES = {
         "full": Decoding((512, 2048, 8192, 32_768, 131_072), 4, 8, 21),
     },
     "cuda": {
-        # wide enough that the caches, and not the launches, are most of a softmax step at the longest context
         "quick": Decoding((2048, 16_384, 131_072), 64, 8, 9, heads=3, head_dim=64),
         "full": Decoding((2048, 8192, 32_768, 131_072), 64, 8, 21, heads=3, head_dim=64),
     },
@@ -68,7 +67,7 @@ def fixed_state_constant(tier: str, device: str) -> list[Check]:
             sizes = {"vocab_size": 64, "depth": DEPTH, "heads": shape.heads, "head_dim": shape.head_dim}
             model = make_model(stage, width=shape.heads * shape.head_dim, **sizes, **options).eval().to(device, dtype)
         for context in shape.contexts:
-            state = with_context(model, context, shape.batch, device, room=shape.tokens * (shape.repeats + 1))
+            state = with_context(model, context, shape.batch, device, room=shape.tokens * (shape.repeats + 4))
             held[name, context] = state_size(state)
             cases[f"{name} {context}"] = _decode(model, state, shape, device)
     times = rounds(cases, shape.repeats, device)
@@ -113,7 +112,8 @@ def state_size(state: Any) -> int:
 
 
 def _decode(model: Backbone, state: Any, shape: Decoding, device: str) -> Callable[[], object]:
-    """Decode on and on: every call continues where the last one ended, a few tokens further than `context`."""
+    """Decode on and on: every call continues where the last one ended, a few tokens further than `context`; on CUDA, where
+    the calls are replays, every call decodes the same few tokens."""
     token = torch.zeros(shape.batch, dtype=torch.int64, device=device)
 
     def run() -> None:
@@ -122,7 +122,7 @@ def _decode(model: Backbone, state: Any, shape: Decoding, device: str) -> Callab
             for _ in range(shape.tokens):
                 _, state = model.step(token, state)
 
-    return run
+    return replayed(run, device)
 
 
 def _timed(times: dict[str, Floats], shape: Decoding) -> list[Check]:

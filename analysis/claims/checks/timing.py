@@ -14,7 +14,7 @@ from mnemolab.analysis.claims.checks.check import device_kind
 from mnemolab.analysis.statistics.intervals import levels
 from mnemolab.benchmarks.timing import interleaved
 
-__all__ = ["Estimate", "Floats", "estimate", "exponent", "one_thread", "ratio", "rounds"]
+__all__ = ["Estimate", "Floats", "estimate", "exponent", "one_thread", "ratio", "replayed", "rounds"]
 
 Floats = NDArray[np.float64]
 # value, (low, high)
@@ -45,6 +45,26 @@ def rounds(cases: Mapping[str, Callable[[], object]], repeats: int, device: str)
     else:
         times = interleaved(cases, repeats, clock=partial(_synchronised, device), slow=inf)
     return {name: np.asarray(found.rounds) for name, found in times.items()}
+
+
+def replayed(run: Callable[[], object], device: str) -> Callable[[], object]:
+    """`run` as a CUDA graph, where `device` is one: then its time is the device's. Called step by step, a small model's time is
+    that of Python and the driver, which is the same whatever the device does. Elsewhere `run` itself.
+
+    Every replay does what the one recorded did: a decoded token stands at the same place again.
+    """
+    if device_kind(device) != "cuda":
+        return run
+    here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(here)
+    with torch.cuda.stream(side):  # kernels are compiled and libraries set up before the recording
+        run()
+        run()
+    here.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def _synchronised(device: str) -> float:

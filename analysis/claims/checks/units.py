@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from mnemolab.analysis.claims.checks.check import Check, Undecidable, device_kind, first_seed, preset
-from mnemolab.analysis.claims.checks.timing import estimate, ratio, rounds
+from mnemolab.analysis.claims.checks.timing import estimate, ratio, replayed, rounds
 from mnemolab.kernels import situ_glu
 from mnemolab.models import Backbone, make_model
 from mnemolab.models.accounting import skeleton
@@ -121,9 +121,10 @@ def _models(shape: Latency, seed: int, device: str, dtype: torch.dtype) -> dict[
     }
     # eight blocks at any depth from 4 on
     block = max(1, shape.depth // 4)
-    with torch.random.fork_rng(devices=[]):
+    # made where it runs: a processor takes a minute to draw a billion weights
+    with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
-        model = make_model("kda", **sizes, residual="attention", residual_block=block).eval().to(device, dtype)
+        model = make_model("kda", **sizes, residual="attention", residual_block=block).eval().to(dtype)
     plain = skeleton(replace(model.config, residual="add")).eval()
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("residual.")}
     plain.load_state_dict(weights, assign=True)
@@ -137,7 +138,7 @@ def _prompt(model: Backbone, B: int, T: int, device: str) -> Callable[[], object
         with torch.no_grad():
             model.prefill(inputs)
 
-    return run
+    return replayed(run, device)
 
 
 def _token(model: Backbone, shape: Latency, device: str) -> Callable[[], object]:
@@ -150,4 +151,4 @@ def _token(model: Backbone, shape: Latency, device: str) -> Callable[[], object]
             for _ in range(shape.tokens):
                 model.step(tokens, state)
 
-    return run
+    return replayed(run, device)

@@ -142,19 +142,16 @@ def test_pilot_chooses_the_best_rate_and_freezes_it(tmp_path, monkeypatch):
         folder = tmp_path / run.run_id
         folder.mkdir()
         (folder / "config.yaml").write_text(yaml.safe_dump(run.to_dict()))
-        best = 0.01 if run.model["name"] == "kda" else 0.001
+        best = 6e-3 if run.model["name"] == "kda" else 1.5e-3
         accuracy = 0.9 if run.optimiser.learning_rate == best else 0.5
         result = {"run_id": run.run_id, "validation": {"accuracy": accuracy, "loss": 1.0}, "test": None}
         (folder / "result.json").write_text(json.dumps(result))
     path = freeze(tier, tmp_path, tmp_path / "frozen.yaml")
     held = load_frozen("quick", path)
-    assert held.rates["overwrite"]["kda"] == 0.01 and held.rates["recall"]["gpt2"] == 0.001
+    assert held.rates["overwrite"]["kda"] == 6e-3 and held.rates["recall"]["gpt2"] == 1.5e-3
     assert plan(["overwrite"], tier, held) and {
         p.config.optimiser.learning_rate for p in plan(["overwrite"], tier, held)
-    } == {
-        0.01,
-        0.001,
-    }
+    } == {6e-3, 1.5e-3}
 
 
 @pytest.fixture
