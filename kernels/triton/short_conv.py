@@ -33,21 +33,23 @@ from mnemolab.kernels.triton.table import padded
 
 __all__ = ["MAX_TAPS", "MAX_UNIT", "short_conv", "short_conv_qkv"]
 
-TILE = 512  # elements of a tile: four a thread, more would not stay in registers backward
+ELEMENTS = 4  # of a row in a thread: backward each has some twenty numbers to keep, and more would cost programs
 ROWS = 32  # rows of a segment
 UNROLL = 4  # rows in a turn of the loop: fewer are moved from register to register
+# turns of the loop whose rows are here or on their way. They come by way of shared memory: asked for from registers ahead of
+# time, ptxas moves the loads back to where it saves registers, a row and a half before their use
+STAGES = 3
+WIDEST = 64  # channels of a tile
 
 
-@triton.jit(do_not_specialize=["T", "NS", "SEGMENTS", "ROWS_", "eps"])
-def conv_forward_kernel(
-    x_ptr, w_ptr, bias_ptr, cache_ptr, a_ptr, b_ptr, c_ptr, next_ptr, T, NS, SEGMENTS, ROWS_, eps,
-    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, STRIDE: tl.constexpr, TILES: tl.constexpr, EVEN: tl.constexpr,
-    K: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr,
-    U: tl.constexpr,
+@triton.jit
+def _walk(
+    x_ptr, w_ptr, bias_ptr, cache_ptr, a_ptr, b_ptr, c_ptr, next_ptr, tile, b, start, owned, T, ROWS_, eps,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, STRIDE: tl.constexpr, EVEN: tl.constexpr, K: tl.constexpr,
+    BK: tl.constexpr, BD: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr, U: tl.constexpr, STAGES: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    pid = tl.program_id(0)
-    y_ptr, part, width, first, d, inside = tile_of(a_ptr, b_ptr, c_ptr, pid % TILES, A, B, C, K, BK, BD)
-    b, start, owned, _there = segments_of((pid // TILES).to(tl.int64), T, NS, SEGMENTS, ROWS_, G)
+    y_ptr, part, width, first, d, inside = tile_of(a_ptr, b_ptr, c_ptr, tile, A, B, C, K, BK, BD)
     inside, c, d = inside[None, :], (first + d)[None, :], d[None, :]
     w0, w1, w2, w3, bias = filters_of(w_ptr, bias_ptr, c, inside, W)
     real = inside & (owned > 0)
@@ -58,30 +60,48 @@ def conv_forward_kernel(
         tl.store(next_ptr + (b * (W - 1) + r) * (A + B + C) + c, last, mask=head)
     x_at = (b * T + start) * STRIDE + c
     y_at = (b * T + start) * width + d
-    # rows on their way: a load that stands after a store waits for it
-    xa = row_of(x_ptr, x_at, owned > 0, inside, EVEN)
-    xb = row_of(x_ptr, x_at + STRIDE, owned > 1, inside, EVEN)
-    xc = row_of(x_ptr, x_at + 2 * STRIDE, owned > 2, inside, EVEN)
-    for i in range(0, ROWS_, U):
+    for i in tl.range(0, ROWS_, U, num_stages=STAGES):
         for u in tl.static_range(U):
-            xd = row_of(x_ptr, x_at + (u + 3) * STRIDE, i + u + 3 < owned, inside, EVEN)
-            x = xa.to(tl.float32)
-            y, _slope = activate(convolve(x, x1, x2, x3, w0, w1, w2, w3, bias, W), part, SILU)
-            if K > 0:
-                scale = tl.rsqrt(over_heads(y * y, BK) + eps)
-                y = tl.where(part == 2, y, y * scale)
             ready = i + u < owned
+            x = row_of(x_ptr, x_at + u * STRIDE, ready, inside, EVEN).to(tl.float32)
+            y, _slope = activate(convolve(x, x1, x2, x3, w0, w1, w2, w3, bias, W), part, SILU, PARTS)
+            if K > 0 and PARTS != 4:
+                y *= tl.rsqrt(over_heads(y * y, BK) + eps)
             if not EVEN:
                 ready = ready & inside
             tl.store(y_ptr + y_at + u * width, y, mask=ready)
             x3 = x2
             x2 = x1
             x1 = x
-            xa = xb
-            xb = xc
-            xc = xd
         x_at += U * STRIDE
         y_at += U * width
+
+
+@triton.jit(do_not_specialize=["T", "NS", "SEGMENTS", "ROWS_", "eps"])
+def conv_forward_kernel(
+    x_ptr, w_ptr, bias_ptr, cache_ptr, a_ptr, b_ptr, c_ptr, next_ptr, T, NS, SEGMENTS, ROWS_, eps,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, STRIDE: tl.constexpr, TILES: tl.constexpr, KEYS: tl.constexpr,
+    EVEN: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, W: tl.constexpr,
+    SILU: tl.constexpr, U: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0) % TILES
+    b, start, owned, _there = segments_of((tl.program_id(0) // TILES).to(tl.int64), T, NS, SEGMENTS, ROWS_, G)
+    if KEYS == 0:
+        _walk(
+            x_ptr, w_ptr, bias_ptr, cache_ptr, a_ptr, b_ptr, c_ptr, next_ptr, tile, b, start, owned, T, ROWS_, eps,
+            A, B, C, STRIDE, EVEN, K, BK, BD, W, SILU, U, STAGES, 7,
+        )  # fmt: skip
+    else:
+        if tile < KEYS:
+            _walk(
+                x_ptr, w_ptr, bias_ptr, cache_ptr, a_ptr, b_ptr, c_ptr, next_ptr, tile, b, start, owned, T, ROWS_, eps,
+                A, B, C, STRIDE, EVEN, K, BK, BD, W, SILU, U, STAGES, 3,
+            )  # fmt: skip
+        else:
+            _walk(
+                x_ptr, w_ptr, bias_ptr, cache_ptr, a_ptr, b_ptr, c_ptr, next_ptr, tile, b, start, owned, T, ROWS_, eps,
+                A, B, C, STRIDE, EVEN, K, BK, BD, W, SILU, U, STAGES, 4,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -99,12 +119,32 @@ def _copy(
 
 
 @triton.jit
+def _before_activation(
+    x, x1, x2, x3, dy, w0, w1, w2, w3, bias, part, eps,
+    K: tl.constexpr, BK: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a row of the convolution, from that of what the activation and the unit heads made of it."""
+    y, slope = activate(convolve(x, x1, x2, x3, w0, w1, w2, w3, bias, W), part, SILU, PARTS)
+    if K > 0 and PARTS != 4:
+        scale = tl.rsqrt(over_heads(y * y, BK) + eps)
+        dy = scale * (dy - y * (scale * scale * over_heads(dy * y, BK)))
+    return dy * slope
+
+
+@triton.jit
+def _from_next(dnext_ptr, b, to, c, inside, CHANNELS: tl.constexpr, W: tl.constexpr):
+    """Of the gradient of an input what came by way of the next cache, in whose row `to` it lies if that is not negative."""
+    row = dnext_ptr + (b * (W - 1) + to) * CHANNELS + c
+    return tl.load(row, mask=(to >= 0) & inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _walk_back(
     x_ptr, w_ptr, bias_ptr, cache_ptr, da_ptr, db_ptr, dc_ptr, dnext_ptr, dx_ptr, dw_ptr, dbias_ptr, dcache_ptr,
     tile, group, b, start, owned, there, T, ROWS_, eps,
     A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, STRIDE: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
     K: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr,
-    U: tl.constexpr,
+    U: tl.constexpr, STAGES: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     dy_ptr, part, width, first, d, inside = tile_of(da_ptr, db_ptr, dc_ptr, tile, A, B, C, K, BK, BD)
     inside, c, d = inside[None, :], (first + d)[None, :], d[None, :]
@@ -116,66 +156,71 @@ def _walk_back(
     g2, g3, dw0, dw1, dw2, dw3, dbias = g1, g1, g1, g1, g1, g1, g1
     x_at = (b * T + start) * STRIDE + c
     y_at = (b * T + start) * width + d
-    dx_at = (b * T + start - (W - 1)) * WIDTH + c
-    # rows on their way: a load that stands after a store waits for it
-    xa, ya = row_of(x_ptr, x_at, there > 0, inside, EVEN), row_of(dy_ptr, y_at, there > 0, inside, EVEN)
-    xb = row_of(x_ptr, x_at + STRIDE, there > 1, inside, EVEN)
-    yb = row_of(dy_ptr, y_at + width, there > 1, inside, EVEN)
-    xc = row_of(x_ptr, x_at + 2 * STRIDE, there > 2, inside, EVEN)
-    yc = row_of(dy_ptr, y_at + 2 * width, there > 2, inside, EVEN)
-    for i in range(0, ROWS_ + (W - 1), U):
+    dx_at = (b * T + start) * WIDTH + c
+    # the first rows complete no gradient of this segment's; what they give the filters is the segment's before, if there is one
+    for r in tl.static_range(W - 1):
+        x = row_of(x_ptr, x_at + r * STRIDE, r < there, inside, EVEN).to(tl.float32)
+        dy = row_of(dy_ptr, y_at + r * width, r < there, inside, EVEN).to(tl.float32)
+        dz = _before_activation(x, x1, x2, x3, dy, w0, w1, w2, w3, bias, part, eps, K, BK, W, SILU, PARTS)
+        mine = tl.where(start == 0, dz, 0.0)
+        dbias += mine
+        dw0 += mine * x
+        dw1 += mine * x1
+        g1 += w1 * dz
+        done = g1
+        if W > 2:
+            dw2 += mine * x2
+            g2 += w2 * dz
+            done = g2
+        if W > 3:
+            dw3 += mine * x3
+            g3 += w3 * dz
+            done = g3
+        if dcache_ptr is not None:
+            # a row of the next cache may be one of this
+            if dnext_ptr is not None:
+                done += _from_next(dnext_ptr, b, start + r - T, c, real & (start == 0), A + B + C, W)
+            tl.store(dcache_ptr + (b * (W - 1) + r) * (A + B + C) + c, done, mask=real & (start == 0))
+        g3 = g2
+        g2 = g1
+        g1 = w0 * dz
+        x3 = x2
+        x2 = x1
+        x1 = x
+    for i in tl.range(0, ROWS_, U, num_stages=STAGES):
         for u in tl.static_range(U):
-            xd = row_of(x_ptr, x_at + (u + 3) * STRIDE, i + u + 3 < there, inside, EVEN)
-            yd = row_of(dy_ptr, y_at + (u + 3) * width, i + u + 3 < there, inside, EVEN)
-            x, dz = xa.to(tl.float32), ya.to(tl.float32)
-            y, slope = activate(convolve(x, x1, x2, x3, w0, w1, w2, w3, bias, W), part, SILU)
-            if K > 0:
-                scale = tl.rsqrt(over_heads(y * y, BK) + eps)
-                unit = scale * (dz - y * (scale * scale * over_heads(dz * y, BK)))
-                dz = tl.where(part == 2, dz, unit)
-            dz = dz * slope
-            # rows after the segment are summed by the next one
-            mine = tl.where(i + u < ROWS_, dz, 0.0)
-            dbias += mine
-            dw0 += mine * x
+            n = i + u + (W - 1)
+            x = row_of(x_ptr, x_at + (u + W - 1) * STRIDE, n < there, inside, EVEN).to(tl.float32)
+            dy = row_of(dy_ptr, y_at + (u + W - 1) * width, n < there, inside, EVEN).to(tl.float32)
+            dz = _before_activation(x, x1, x2, x3, dy, w0, w1, w2, w3, bias, part, eps, K, BK, W, SILU, PARTS)
+            dbias += dz
+            dw0 += dz * x
             done = w0 * dz
             fresh = done
             if W > 1:
-                dw1 += mine * x1
+                dw1 += dz * x1
                 g1 += w1 * dz
                 done = g1
             if W > 2:
-                dw2 += mine * x2
+                dw2 += dz * x2
                 g2 += w2 * dz
                 done = g2
             if W > 3:
-                dw3 += mine * x3
+                dw3 += dz * x3
                 g3 += w3 * dz
                 done = g3
-            late = i + u - (W - 1) + tl.zeros((1, 1), tl.int32)
+            ready = i + u < owned
             if dnext_ptr is not None:
-                to = start + (i + u) - T
-                kept = (to >= 0) & (late < owned) & real
-                done += tl.load(dnext_ptr + (b * (W - 1) + to) * (A + B + C) + c, mask=kept, other=0.0).to(tl.float32)
-            ready = (late >= 0) & (late < owned)
+                done += _from_next(dnext_ptr, b, start + n - T, c, real & ready, A + B + C, W)
             if not EVEN:
                 ready = ready & inside
             tl.store(dx_ptr + dx_at + u * WIDTH, done, mask=ready)
-            if dcache_ptr is not None:
-                cached = (start == 0) & (late < 0) & real
-                tl.store(dcache_ptr + (b * (W - 1) + i + u) * (A + B + C) + c, done, mask=cached)
             g3 = g2
             g2 = g1
             g1 = fresh
             x3 = x2
             x2 = x1
             x1 = x
-            xa = xb
-            xb = xc
-            xc = xd
-            ya = yb
-            yb = yc
-            yc = yd
         x_at += U * STRIDE
         y_at += U * width
         dx_at += U * WIDTH
@@ -196,8 +241,8 @@ def conv_backward_kernel(
     x_ptr, w_ptr, bias_ptr, cache_ptr, da_ptr, db_ptr, dc_ptr, drest_ptr, dnext_ptr,
     dx_ptr, dw_ptr, dbias_ptr, dcache_ptr, T, NS, SEGMENTS, ROWS_, eps,
     A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, STRIDE: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr,
-    COPIES: tl.constexpr, EVEN: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, G: tl.constexpr,
-    W: tl.constexpr, SILU: tl.constexpr, U: tl.constexpr,
+    KEYS: tl.constexpr, COPIES: tl.constexpr, EVEN: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
+    G: tl.constexpr, W: tl.constexpr, SILU: tl.constexpr, U: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dw and dbias are partial sums, one row a group of segments; the caller adds them up. The tiles after the
     convolution's copy the gradient of the columns that pass by it."""
@@ -205,11 +250,18 @@ def conv_backward_kernel(
     tile = pid % (TILES + COPIES)
     group = (pid // (TILES + COPIES)).to(tl.int64)
     b, start, owned, there = segments_of(group, T, NS, SEGMENTS, ROWS_, G)
-    if tile < TILES:
+    if tile < KEYS:
+        if KEYS > 0:
+            _walk_back(
+                x_ptr, w_ptr, bias_ptr, cache_ptr, da_ptr, db_ptr, dc_ptr, dnext_ptr, dx_ptr, dw_ptr, dbias_ptr,
+                dcache_ptr, tile, group, b, start, owned, there, T, ROWS_, eps,
+                A, B, C, STRIDE, WIDTH, EVEN, K, BK, BD, G, W, SILU, U, STAGES, 3,
+            )  # fmt: skip
+    elif tile < TILES:
         _walk_back(
-            x_ptr, w_ptr, bias_ptr, cache_ptr, da_ptr, db_ptr, dc_ptr, dnext_ptr, dx_ptr, dw_ptr, dbias_ptr, dcache_ptr,
-            tile, group, b, start, owned, there, T, ROWS_, eps,
-            A, B, C, STRIDE, WIDTH, EVEN, K, BK, BD, G, W, SILU, U,
+            x_ptr, w_ptr, bias_ptr, cache_ptr, da_ptr, db_ptr, dc_ptr, dnext_ptr, dx_ptr, dw_ptr, dbias_ptr,
+            dcache_ptr, tile, group, b, start, owned, there, T, ROWS_, eps,
+            A, B, C, STRIDE, WIDTH, EVEN, K, BK, BD, G, W, SILU, U, STAGES, 4 if KEYS > 0 else 7,
         )  # fmt: skip
     elif COPIES > 0:
         # of all rows in order, as many as the walks of this group take
@@ -224,21 +276,27 @@ def _plan(x: Tensor, W: int, sizes: tuple[int, int, int], silu: tuple[bool, bool
     """The kernels' constants; under `segments` their number in a sequence, in all, and the rows of one."""
     B, T, _ = x.shape
     BK = padded(unit) if unit else 0
-    BD = max(BK, min(128, padded(min(size for size in sizes if size))))
-    wide, G = (BD // BK * unit if unit else BD), TILE // BD
-    tiles = -(-sizes[0] // wide) + -(-sizes[1] // wide) + -(-sizes[2] // BD)
+    BD = max(BK, min(WIDEST, padded(min(size for size in sizes if size))))
+    # more threads than a tile has channels: else Triton (3.6) gives rows from shared memory the layout of the filters
+    warps = max(4, BD // 16)
+    wide, G = (BD // BK * unit if unit else BD), 32 * warps * ELEMENTS // BD
+    keys = -(-sizes[0] // wide) + -(-sizes[1] // wide)
+    tiles = keys + -(-sizes[2] // BD)
     rows = ROWS
     # few programs: shorter walks, until every multiprocessor has one; many: fewer rows read twice, fewer partial sums
     while rows > 8 and B * -(-T // rows) * tiles < 256 * G:
         rows //= 2
     while rows < 128 and B * -(-T // rows) * tiles > 8192 * G:
         rows *= 2
-    rows = min(rows, T)
+    rows = min(rows, -(-T // UNROLL) * UNROLL)
     return {
         "segments": (-(-T // rows), B * -(-T // rows), rows),
         "A": sizes[0], "B": sizes[1], "C": sizes[2], "STRIDE": x.stride(1), "TILES": tiles,
+        # q and k have code of their own where they are treated otherwise than v: chosen a row, both would be computed
+        "KEYS": keys if sizes[2] and (unit or len(set(silu)) > 1) else 0,
         "EVEN": unit in (0, BK) and all(size % BD == 0 for size in sizes),
         "K": unit, "BK": BK, "BD": BD, "G": G, "W": W, "SILU": sum(on << p for p, on in enumerate(silu)), "U": UNROLL,
+        "STAGES": STAGES, "num_warps": warps,
     }  # fmt: skip
 
 
@@ -263,7 +321,7 @@ class _ShortConv(torch.autograd.Function):
         plan = _plan(mixed, W, sizes, silu, unit)
         per_sequence, segments, rows = plan.pop("segments")
         conv_forward_kernel[(-(-segments // plan["G"]) * plan["TILES"],)](
-            mixed, weight, bias, cache, *parts, following, T, per_sequence, segments, rows, eps, **plan, num_warps=4
+            mixed, weight, bias, cache, *parts, following, T, per_sequence, segments, rows, eps, **plan
         )
         ctx.save_for_backward(mixed, weight, bias, cache)
         ctx.options = sizes, silu, unit, eps
@@ -294,7 +352,7 @@ class _ShortConv(torch.autograd.Function):
         copies = 0 if drest is None else -(-(M - channels) // plan["BD"])
         conv_backward_kernel[(groups * (plan["TILES"] + copies),)](
             mixed, weight, bias, cache, *dparts, drest, dnext, dmixed, dweight, dbias, dcache,
-            T, per_sequence, segments, rows, eps, WIDTH=M, COPIES=copies, **plan, num_warps=4,
+            T, per_sequence, segments, rows, eps, WIDTH=M, COPIES=copies, **plan,
         )  # fmt: skip
         dbias = None if bias is None or dbias is None else column_sums(dbias, bias.dtype)
         return dmixed, column_sums(dweight, weight.dtype), dbias, dcache, None, None, None, None

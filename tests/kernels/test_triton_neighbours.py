@@ -114,7 +114,7 @@ def test_short_conv_qkv_where_not_everything_is_used(used):
     check_qkv(2, 20, (16, 16, 8), 4, rest=5, unit=8, cached=True, pick=lambda found: tuple(found[i] for i in used))
 
 
-@pytest.mark.parametrize("rows", (2, 8, 128))
+@pytest.mark.parametrize("rows", (4, 8, 128))
 def test_short_conv_qkv_in_walks_of_any_length(rows, monkeypatch):
     monkeypatch.setattr(short_conv, "ROWS", rows)
     check_qkv(1, 37, (16, 16, 16), 4, rest=16, unit=16, bias=True, cached=True)
