@@ -388,4 +388,5 @@ def _varies(within: list[pd.Series], text: pd.Series) -> bool:
 
 
 def _said(column: str, text: pd.Series) -> pd.Series:
-    return ", " + column.rpartition(".")[2].replace("_", " ") + " " + text
+    said = ", " + column.rpartition(".")[2].replace("_", " ") + " " + text
+    return said.where(text != "default", "")  # what is as the stage has it goes without saying

@@ -24,7 +24,10 @@ __all__ = ["learning_rate_robustness", "needle_map", "state_frontier"]
 
 
 def state_frontier(study: Study) -> list[Plot]:
-    """Test accuracy against floating-point elements of state, one line a stage (Zoology's frontier)."""
+    """Test accuracy against floating-point elements of state, one line a stage (Zoology's frontier).
+
+    A stage of one size beside others of several is a ceiling or a floor: its point, and a dashed line through it.
+    """
     runs = study.runs
     if "state_elements" not in runs or "test.accuracy" not in runs:
         return some([], "frontier: the results lack state_elements or test accuracy")
@@ -37,13 +40,16 @@ def state_frontier(study: Study) -> list[Plot]:
         table = _means(frame, ["line", "arm", "state_elements"]).drop(columns="arm").sort_values("state_elements")
         looks = look(table["line"])
         with paper():
-            figure, axes = canvas(COLUMN, 2.6)
+            many = len(looks) > 6  # a legend of several rows
+            figure, axes = canvas(PAGE * 0.75 if many else COLUMN, 3.2 if many else 2.6)
             for stage, rows, style in ordered(table, looks, "line"):
                 error = np.stack([rows["mean"] - rows["low"], rows["high"] - rows["mean"]])
                 axes.errorbar(
                     rows["state_elements"], rows["mean"], yerr=np.maximum(error, 0), elinewidth=0.8, capsize=1.6,
                     clip_on=False, **style.line(label=label(stage)),
                 )  # fmt: skip
+                if rows["state_elements"].nunique() == 1:
+                    axes.axhline(rows["mean"].mean(), color=style.color, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
             axes.set_xscale("log", base=2)
             _size_ticks(axes, table["state_elements"])
             unit_axis(axes, "test accuracy")
@@ -51,7 +57,8 @@ def state_frontier(study: Study) -> list[Plot]:
             axes.set_title("State against recall")
             legend_above(figure, axes)
         caption = (
-            f"Test accuracy against the size of the state. Mean over {runs_said(table)}; bars: 95% intervals over runs."
+            f"Test accuracy against the size of the state. Mean over {runs_said(table)}; bars: 95% intervals over runs. "
+            "Dashed: a stage of one size."
         )
         table = table.rename(columns={"line": "arm"})
         alt = f"Accuracy against size of state. {extremes(table, 'accuracy')}"

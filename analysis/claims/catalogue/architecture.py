@@ -48,7 +48,7 @@ ARCHITECTURE = (
         unit="share of answers",
         rule="family",
         placebo="the same state twice, as if one were larger",
-        experiment=("copy",),
+        experiment=("copy", "frontier"),
         judge=f"{_J}.retrieval:fixed_state_bottleneck",
         figure="main/frontier",
     ),
