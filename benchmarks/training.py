@@ -30,7 +30,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--kernels", type=int, default=0, metavar="N", help="show the N costliest GPU kernels of a graph step"
     )
     parser.add_argument(
-        "--no-first-step", action="store_true", help="skip the time to the first step, in fresh processes"
+        "--no-first-step",
+        action="store_true",
+        help="skip the time to the first step, in fresh processes: one that compiles its kernels, one that finds them",
     )
     parser.add_argument(
         "--against",
