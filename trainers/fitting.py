@@ -1,6 +1,7 @@
 """The training half of a run: put model, optimiser, stepper and callbacks together, and hand them to Lightning."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,10 +54,13 @@ def fit_run(
     With several devices and no `rank`, the ranks are started and waited for; with a `rank`, this process is one of them.
     """
     if devices > 1 and rank is None:
+        before = read_resume(folder, config.to_dict())
         how = fit_ranks(config, folder, device.type, devices, loggers, tell, stop, plugins)
         done = fit_run(config, folder, device, loggers)  # the folder holds the end of the run
         done.state.resumed -= 1  # which was read back, not gone on with
+        done.state.wall = before["state"].wall if before else 0.0
         return replace(done, how=how)
+    began = time.monotonic()
     task, model = config.make_task(), config.make_model()
     saved = read_resume(folder, config.to_dict())
     state = TrainState()
@@ -89,7 +93,7 @@ def fit_run(
             {
                 "state_dict": own.model.state_dict(),
                 "optimiser": own.steps.optimiser.state_dict(),
-                "state": own.state.to_dict(),
+                "state": {**own.state.to_dict(), "wall": own.state.wall + time.monotonic() - began},
                 "config": config.to_dict(),
             },
         )

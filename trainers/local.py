@@ -27,6 +27,7 @@ __all__ = ["Job", "LocalEngine", "attempt", "default_workers"]
 WORKERS_PER_GPU = 8  # on an H200 7 to 9 mini-models at a time kept it busy, 16 cores with them
 BUSY_SECONDS = 1.0  # before asking again for a run that another sweep holds
 STOP_SECONDS = 20.0  # for workers to save their runs after Ctrl-C
+FALSE_STARTS = 3  # workers in a row that may die while importing, as when memory is short, before the sweep gives up
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class LocalEngine:
         self.workers, self.plugins = workers, tuple(plugins)
         self.gpus: list[str] = []
         self.crew: list[_Worker] = []
+        self.false_starts = 0
 
     def __enter__(self) -> Self:
         return self
@@ -115,10 +117,14 @@ class LocalEngine:
                 worker = pipes[pipe]  # type: ignore[index]
                 try:
                     _handle(worker, worker.pipe.recv(), queue, emit)
+                    self.false_starts = 0
                 except (EOFError, OSError):  # closed, reset, or cut in the middle of a message
                     self.crew.remove(worker)
                     worker.pipe.close()
-                    _bury(worker, out, emit)
+                    how = _bury(worker, out, emit)
+                    self.false_starts += not worker.ready
+                    if self.false_starts >= FALSE_STARTS:
+                        raise RunFailed(f"{FALSE_STARTS} workers in a row died while starting (the last: {how})") from None
                     self._hire(len(queue) + sum(worker.job is not None for worker in self.crew))
 
     def close(self) -> None:
@@ -184,15 +190,13 @@ def _handle(worker: _Worker, message: tuple[str, Any], queue: _Queue, emit: Call
             emit(Failed(job.run_id, job.label, *value))
 
 
-def _bury(worker: _Worker, out: str | Path, emit: Callable[[Event], None]) -> None:
-    """A worker's pipe closed: say what became of its run."""
+def _bury(worker: _Worker, out: str | Path, emit: Callable[[Event], None]) -> str:
+    """A worker's pipe closed: say what became of its run. Returns how it died."""
     worker.process.join(5)
     code = worker.process.exitcode
     how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
     if worker.job is None:
-        if not worker.ready:
-            raise RunFailed(f"worker {worker.number} died while starting ({how})")
-        return
+        return how
     from mnemolab.files import write_json
     from mnemolab.trainers.folder import FAILURE
 
@@ -202,6 +206,7 @@ def _bury(worker: _Worker, out: str | Path, emit: Callable[[Event], None]) -> No
         if folder.is_dir():
             write_json(folder / FAILURE, {"error": error, "traceback": ""})
     emit(Failed(worker.job.run_id, worker.job.label, error))
+    return how
 
 
 def _dismiss(crew: Sequence[_Worker]) -> None:

@@ -50,7 +50,7 @@ def finish(
         "backend": fitted.how,
         "memory_backend": _memory_backend(model, device),
         "train_seconds": round(state.seconds, 3),
-        "wall_seconds": round(seconds, 3),
+        "wall_seconds": round(state.wall + seconds, 3),
         "peak_memory": _peak_memory(device),
         "versions": _versions(task),
     }

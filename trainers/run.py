@@ -50,6 +50,8 @@ def train(
     device = resolve_device(config.device)
     if device.type == "cuda" and devices > torch.cuda.device_count():
         raise BadRequest(f"devices={devices}: this machine has {torch.cuda.device_count()} GPUs")
+    if devices > 1 and config.device.startswith("cuda:"):
+        raise BadRequest(f"device={config.device!r} names one GPU and devices={devices} asks for more; use device=cuda")
     if config.budget.batch_size % devices:
         raise BadRequest(f"batch_size={config.budget.batch_size} does not split over {devices} devices evenly")
     folder = output_folder(Path(output_folder(out)) / config.run_id)

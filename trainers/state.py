@@ -8,10 +8,12 @@ __all__ = ["TrainState"]
 
 @dataclass
 class TrainState:
-    """`step` optimiser steps are done. `losses` and `norms` wait for the next row of `metrics.jsonl`."""
+    """`step` optimiser steps are done, in `seconds`. `wall`: seconds of earlier attempts at the run, up to their last
+    checkpoints. `losses` and `norms` wait for the next row of `metrics.jsonl`."""
 
     step: int = 0
     seconds: float = 0.0
+    wall: float = 0.0
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     validation: dict[str, float] | None = None

@@ -10,7 +10,7 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from mnemolab.errors import BadRequest
+from mnemolab.errors import BadRequest, RunFailed
 from mnemolab.trainers import Sweep, load_run, run_sweep
 from mnemolab.trainers.engines import ENGINES
 from mnemolab.trainers.events import Failed, Finished, Progress, Skipped, Started
@@ -150,6 +150,29 @@ def test_a_worker_that_dies_between_two_lists_is_replaced(values, tmp_path):
         process.join()
         engine.run(jobs[1:], tmp_path, events.append)
     assert [type(event) for event in events if not isinstance(event, Progress)] == [Started, Finished] * 2
+
+
+@pytest.mark.parametrize("deaths", (1, 3))
+def test_workers_that_die_while_importing(values, tmp_path, monkeypatch, deaths):
+    """One is replaced and its run loses nothing; of one after the other the sweep says so and ends."""
+    (tmp_path / "mortal.py").write_text(
+        "import os, signal\nfrom pathlib import Path\n"
+        "died = Path(__file__).with_name('died')\n"
+        f"if died.stat().st_size < {deaths}:\n"
+        "    died.open('a').write('x')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "died").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    (run,) = make(values).runs
+    job, events = Job(run.run_id, run.label, run.budget.steps, run.to_dict()), []
+    with LocalEngine(1, ["mortal"]) as engine:
+        if deaths == 3:
+            with pytest.raises(RunFailed, match="3 workers in a row died while starting .the last: signal SIGKILL."):
+                engine.run([job], tmp_path, events.append)
+            return
+        engine.run([job], tmp_path, events.append)
+    assert isinstance(events[-1], Finished) and load_run(tmp_path / run.run_id).result["test"]
 
 
 def test_an_empty_list_needs_no_worker(tmp_path):

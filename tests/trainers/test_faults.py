@@ -115,6 +115,7 @@ def test_killed_twice(victim, unbroken, values, tmp_path):
         assert victim(values(), tmp_path, "step", nth)[0] == -signal.SIGKILL
     run = train(unbroken.config, tmp_path)
     assert run.result["resumed"] == 2
+    assert run.result["wall_seconds"] >= run.result["train_seconds"]  # both of all attempts
     assert_same(run, unbroken)
 
 

@@ -270,6 +270,9 @@ def test_what_cannot_start_fails_before_any_step(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(BadRequest, match="devices=2: this machine has 1 GPUs"):
         train(tiny(device="cuda"), tmp_path / "out", devices=2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(BadRequest, match="names one GPU and devices=2"):
+        train(tiny(device="cuda:1"), tmp_path / "out", devices=2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(BadRequest, match="no usable GPU"):
         train(tiny(device="cuda"), tmp_path / "out")
