@@ -153,6 +153,7 @@ def _judge(
             print(f"judging {name}", file=sys.stderr)
             verdict, fresh = judge_claim(CLAIMS[name], evidence, tier, device), fresh + 1
             save(kept, verdict, state)
+            evidence.forget()
         verdicts.append(verdict)
     return verdicts
 

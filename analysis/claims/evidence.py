@@ -93,6 +93,11 @@ class Ran:
 
         return [t for t in trace(self.model, self.batch.inputs) if t.kind == "memory"]
 
+    def forget(self) -> None:
+        """Drop what was read: records are some ten megabytes a run."""
+        for name in [name for name in vars(self) if name not in ("plan", "folder")]:
+            del self.__dict__[name]
+
 
 @dataclass(frozen=True)
 class Values:
@@ -148,6 +153,11 @@ class Evidence:
         from mnemolab.trainers.folder import is_finished
 
         return cls([Ran(p, out / p.config.run_id) for p in planned if is_finished(out / p.config.run_id)])
+
+    def forget(self) -> None:
+        """Drop what was read of all runs; it is read again when asked for."""
+        for run in self.ran:
+            run.forget()
 
     def runs(self, experiment: str, cell: str | None = None, arm: str | None = None) -> list[Ran]:
         """Finished runs, twins included. Raises NotTrained when there is none."""

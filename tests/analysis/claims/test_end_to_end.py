@@ -61,6 +61,10 @@ def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys):
     assert (out / "report" / "index.html").read_text().count("<img") == len(names)
 
     evidence = Evidence.of(load_experiment(str(mine)).planned(load_tier("quick"), {}), out / "runs")
+    run = evidence.ran[0]
+    before = run.records["correct"].mean()
+    evidence.forget()
+    assert set(vars(run)) == {"plan", "folder"} and run.records["correct"].mean() == before
     plot = draw_step(Step("s", "t", "small", "main", "versions", {"delta": "deltanet"}), evidence)
     assert set(plot.data["versions"]) == {1, 2} and plot.data["runs"].max() == 3
     with pytest.raises(BadRequest, match="no finished run"):
