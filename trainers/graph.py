@@ -17,9 +17,10 @@ from mnemolab.tasks.base import Task
 from mnemolab.trainers.config import RunConfig
 from mnemolab.trainers.narrow import NarrowWeights
 from mnemolab.trainers.query_loss import IGNORED, query_loss
+from mnemolab.trainers.rehearse import rehearse_step
 from mnemolab.trainers.steps import LOG_STEPS, EagerSteps, Steps
 from mnemolab.trainers.stops import NotFinite
-from mnemolab.trainers.update import Board, make_update
+from mnemolab.trainers.update import Board, FusedUpdate, make_update
 
 __all__ = ["GraphSteps", "best_steps"]
 
@@ -77,6 +78,8 @@ class GraphSteps(Steps):
             self._board.cursor.fill_(self.step)
             self._board.slot.fill_(self.step % self.block)
             self._drained = self.step
+            if isinstance(self._update, FusedUpdate):  # the plain one would change the parameters
+                rehearse_step(self.model, self._step_body, self.device)
         if self._cast is not None:
             self._cast.refresh()  # whatever changed the matrices since
         for _ in range(count):

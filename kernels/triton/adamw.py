@@ -22,6 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mnemolab.kernels.triton.launch import run
+
 __all__ = ["BLOCK", "Chunks", "Taken", "adamw", "settle", "squares"]
 
 BLOCK = 2048  # elements of a chunk
@@ -211,7 +213,7 @@ def _address(x: Tensor | None) -> int:
 
 def squares(chunks: Chunks, sums: Tensor) -> None:
     """sums (chunks,) float32 of the squared gradients."""
-    squares_kernel[(chunks.chunks,)](chunks.table, sums, BLOCK=BLOCK, num_warps=4)
+    run(squares_kernel, (chunks.chunks,), chunks.table, sums, BLOCK=BLOCK, num_warps=4)
 
 
 def settle(
@@ -224,7 +226,8 @@ def settle(
     Kept on the device from step to step: rates (steps,) float32, the last for all steps after; cursor () int64 the step, slot () int64 the step within its
     block of `slots`, bad () float32 1 once something was not finite, ring (rows,2) float32 of losses and norms.
     """
-    settle_kernel[(1,)](
+    run(
+        settle_kernel, (1,),
         sums, losses, chunks.steps, decay, log_betas, rates, cursor, slot, bad, ring, factors, scale,
         chunks.chunks, losses.numel(), chunks.tensors, rates.numel() - 1, clip,
         SLOTS=slots, LOG=ring.shape[0], BN=triton.next_power_of_2(max(chunks.tensors, 16)), BLOCK=8192, num_warps=16,
@@ -235,6 +238,7 @@ def adamw(
     chunks: Chunks, factors: Tensor, scale: Tensor, bad: Tensor, *, beta1: float, beta2: float, eps: float
 ) -> None:  # fmt: skip
     """The update itself."""
-    adamw_kernel[(chunks.chunks,)](
-        chunks.table, factors, scale, bad, beta1, 1 - beta1, beta2, 1 - beta2, eps, BLOCK=BLOCK, num_warps=4
-    )
+    run(
+        adamw_kernel, (chunks.chunks,),
+        chunks.table, factors, scale, bad, beta1, 1 - beta1, beta2, 1 - beta2, eps, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip

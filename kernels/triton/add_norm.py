@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.norms import PROGRAMS, rows_of
 from mnemolab.kernels.triton.sums import column_sums
 
@@ -77,7 +78,7 @@ class _AddRmsNorm(torch.autograd.Function):
         BD, R = rows_of(D)
         N = h.numel() // D
         total, x = h if y is None else torch.empty_like(h), torch.empty_like(h, dtype=dtype)
-        add_norm_forward_kernel[(-(-N // R),)](h, y, weight, total, x, N, eps, D=D, BD=BD, R=R, num_warps=4)
+        run(add_norm_forward_kernel, (-(-N // R),), h, y, weight, total, x, N, eps, D=D, BD=BD, R=R, num_warps=4)
         ctx.save_for_backward(total, weight)
         ctx.eps, ctx.added = eps, None if y is None else y.dtype
         ctx.set_materialize_grads(False)
@@ -96,7 +97,8 @@ class _AddRmsNorm(torch.autograd.Function):
         dh = torch.empty_like(total)
         dy = torch.empty_like(total, dtype=ctx.added) if ctx.added not in (None, total.dtype) else None
         dweight = torch.empty(programs, D, dtype=torch.float32, device=total.device)
-        add_norm_backward_kernel[(programs,)](
+        run(
+            add_norm_backward_kernel, (programs,),
             total, weight, None if dtotal is None else dtotal.contiguous(), dx.contiguous(), dh, dy, dweight, N, ctx.eps,
             D=D, BD=BD, R=R, num_warps=4,
         )  # fmt: skip

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.table import padded
 
 __all__ = ["attention_residual"]
@@ -102,9 +103,10 @@ class _AttentionResidual(torch.autograd.Function):
         # float32: the backward pass multiplies by it what the softmax makes small
         h = torch.empty(values[0].shape, dtype=torch.float32, device=values[0].device)
         lse = torch.empty(N, dtype=torch.float32, device=h.device)
-        attention_residual_forward_kernel[(triton.cdiv(N, R),)](
-            values, query, gain, h, lse, N, eps, J=len(values), D=D, BD=BD, R=R, num_warps=4
-        )
+        run(
+            attention_residual_forward_kernel, (triton.cdiv(N, R),),
+            values, query, gain, h, lse, N, eps, J=len(values), D=D, BD=BD, R=R, num_warps=4,
+        )  # fmt: skip
         ctx.save_for_backward(query, gain, h, lse, *values)
         ctx.eps = eps
         return h.to(values[0].dtype)
@@ -119,7 +121,8 @@ class _AttentionResidual(torch.autograd.Function):
         programs = min(PROGRAMS, triton.cdiv(N, R))
         gradients = tuple(torch.empty_like(value) for value in values)
         dp = torch.empty(programs, D, dtype=torch.float32, device=h.device)
-        attention_residual_backward_kernel[(programs,)](
+        run(
+            attention_residual_backward_kernel, (programs,),
             tuple(values), gradients, query, gain, h, lse, dh.contiguous(), dp, N, ctx.eps,
             J=len(values), D=D, BD=BD, R=R, num_warps=4,
         )  # fmt: skip

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.table import interpreted, padded
 from mnemolab.kernels.triton.tiles import mm
 
@@ -143,9 +144,10 @@ class _ScoredCrossEntropy(torch.autograd.Function):
         count = scored.sum()
         lse = torch.empty(M, dtype=torch.float32, device=hidden.device)
         losses = torch.empty(blocks, dtype=torch.float32, device=hidden.device)
-        cross_entropy_forward_kernel[(blocks,)](
-            hidden, weight, bias, targets, order, count, lse, losses, N, **tiles, num_warps=4
-        )
+        run(
+            cross_entropy_forward_kernel, (blocks,),
+            hidden, weight, bias, targets, order, count, lse, losses, N, **tiles, num_warps=4,
+        )  # fmt: skip
         share = 1.0 / count.clamp(min=1).float()
         ctx.save_for_backward(hidden, weight, bias, targets, order, count, lse, share)
         ctx.shape = shape
@@ -166,14 +168,15 @@ class _ScoredCrossEntropy(torch.autograd.Function):
         # rows that fill the last block go to a row of their own, which is cut off
         full = torch.cat([order, order.new_full((padding,), M)]) if padding else order
         common = (hidden, weight, bias, targets, full, count, lse, share)
-        rows_kernel[(blocks, triton.cdiv(D, OD))](*common, dh, N, OD=OD, **tiles, num_warps=4)
+        run(rows_kernel, (blocks, triton.cdiv(D, OD)), *common, dh, N, OD=OD, **tiles, num_warps=4)
         dweight = torch.empty_like(weight)
         dbias = None if bias is None else torch.empty_like(bias)
         # a product of 64 rows by four warps would be wgmma, see `table.choose`
         tiles["BN"] = 32
-        weight_kernel[(triton.cdiv(N, tiles["BN"]), triton.cdiv(D, OD))](
-            *common, dweight, dbias, N, OD=OD, **tiles, num_warps=4
-        )
+        run(
+            weight_kernel, (triton.cdiv(N, tiles["BN"]), triton.cdiv(D, OD)),
+            *common, dweight, dbias, N, OD=OD, **tiles, num_warps=4,
+        )  # fmt: skip
         return dh[:M].view(*ctx.shape, D), dweight, None, dbias, None
 
 

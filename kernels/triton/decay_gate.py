@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
 from mnemolab.kernels.neighbours.decay_gate import BOUND, TEMPERATURE
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.norms import PROGRAMS
 from mnemolab.kernels.triton.sums import column_sums
 from mnemolab.kernels.triton.table import padded
@@ -114,7 +115,7 @@ class _DecayGate(torch.autograd.Function):
         N, tiles = u.numel() // M, _tiles(M)
         y = torch.empty((*shape, heads, M // heads), dtype=torch.float32, device=u.device)
         grid = (triton.cdiv(N, tiles["R"]), triton.cdiv(M, tiles["BM"]))
-        decay_gate_forward_kernel[grid](u, bias, A_log, y, N, M=M, K=M // heads, KIND=kind, **tiles, num_warps=4)
+        run(decay_gate_forward_kernel, grid, u, bias, A_log, y, N, M=M, K=M // heads, KIND=kind, **tiles, num_warps=4)
         ctx.save_for_backward(u, bias, A_log)
         ctx.options = kind, heads
         return y
@@ -130,9 +131,10 @@ class _DecayGate(torch.autograd.Function):
         du = torch.empty_like(u)
         partial = torch.empty(programs, 2, M, dtype=torch.float32, device=u.device)
         grid = (programs, triton.cdiv(M, tiles["BM"]))
-        decay_gate_backward_kernel[grid](
-            u, bias, A_log, dy.contiguous(), du, partial, N, M=M, K=M // heads, KIND=kind, **tiles, num_warps=4
-        )
+        run(
+            decay_gate_backward_kernel, grid,
+            u, bias, A_log, dy.contiguous(), du, partial, N, M=M, K=M // heads, KIND=kind, **tiles, num_warps=4,
+        )  # fmt: skip
         dbias, channels = column_sums(partial, torch.float32)
         return du, dbias, None if A_log is None else channels.view(heads, -1).sum(-1), None, None
 

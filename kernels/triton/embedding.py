@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.norms import rows_of
 from mnemolab.kernels.triton.table import padded
 
@@ -138,9 +139,10 @@ def gather(tokens: Tensor, weight: Tensor, keys: Tensor | None) -> Tensor:
     (N, D), M = weight.shape, tokens.numel()
     y = torch.empty(*tokens.shape, D, dtype=weight.dtype, device=weight.device)
     BD, R = rows_of(D)
-    embedding_gather_kernel[(triton.cdiv(M, R),)](
-        tokens, weight, y, keys, M, N, D=D, BD=BD, R=R, NONE=NO_TOKEN, num_warps=4
-    )
+    run(
+        embedding_gather_kernel, (triton.cdiv(M, R),),
+        tokens, weight, y, keys, M, N, D=D, BD=BD, R=R, NONE=NO_TOKEN, num_warps=4,
+    )  # fmt: skip
     return y
 
 
@@ -157,7 +159,8 @@ def sum_rows(keys: Tensor, dy: Tensor, N: int, dtype: torch.dtype) -> Tensor:
         if chunks > 1:
             parts = torch.empty(2 * chunks, D, dtype=torch.float32, device=dy.device)
             part_keys = torch.empty(2 * chunks, dtype=torch.int32, device=dy.device)
-        embedding_runs_kernel[(chunks, triton.cdiv(D, BD))](
+        run(
+            embedding_runs_kernel, (chunks, triton.cdiv(D, BD)),
             keys, order, rows, dw, part_keys, parts, M,
             D=D, BD=BD, R=level.rows, TILES=level.tiles, NONE=NO_TOKEN, num_warps=level.warps,
         )  # fmt: skip

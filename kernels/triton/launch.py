@@ -7,14 +7,32 @@ says once what the arguments are specialised on, a dictionary answers, and point
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from mnemolab.kernels.triton.ahead import Plan, background
+from mnemolab.kernels.triton.ahead import Plan, background, begin
 from mnemolab.kernels.triton.table import interpreted
 
-__all__ = ["Ready", "addresses", "launch", "miscompiled", "specialisation"]
+__all__ = ["Ready", "addresses", "launch", "miscompiled", "run", "specialisation"]
+
+
+def run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """`kernel[grid](*args, **options)`, which waits for the kernel's compilation if that is under way; in a rehearsal it is
+    begun, and nothing runs."""
+    jobs = background()
+    if jobs.busy:
+        if jobs.rehearses():
+            begin([(kernel, args, options, partial(_compile, kernel, grid, options))], torch.cuda.current_device())
+            return
+        jobs.wait(kernel)
+    kernel.run(*args, grid=grid, warmup=False, **options)
+
+
+def _compile(kernel: Any, grid: tuple[int, ...], options: dict[str, Any], args: tuple) -> Any:
+    return kernel.warmup(*args, grid=grid, **options)
 
 
 def specialisation(*operands: Tensor | None) -> tuple:
@@ -62,7 +80,7 @@ def miscompiled(ptx: str) -> bool:
     return any(int(factor) >= 1 << 24 for factor in _PACKED.findall(ptx)) and _UPPER.search(ptx) is not None
 
 
-def compile_sound(kernel: Any, programs: int, args: tuple, named: dict[str, Any], warps: int, stages: int) -> Any:
+def compile_sound(kernel: Any, programs: int, named: dict[str, Any], warps: int, stages: int, args: tuple) -> Any:
     """The compiled kernel with `warps` warps, or with the nearest other number whose code is sound."""
     for count in (warps, 2 * warps, 4 * warps, max(1, warps // 2)):
         compiled = kernel.warmup(*args, grid=(programs,), **named, num_warps=count, num_stages=stages)
@@ -77,17 +95,23 @@ def launch(
 ) -> None:  # fmt: skip
     """Run `kernel` on a grid of `programs`. `made` belongs to one set of constants, options and all that Triton specialises
     on; `constants` are the kernel's last parameters, in its order. A kernel not yet in `made` wants tensors in `args`. A
-    `Plan` as `made` notes the launch instead."""
-    found = made.get(kernel)
+    `Plan` as `made` notes the launch instead, and in a rehearsal it is compiled and not run."""
+    found, jobs = made.get(kernel), background()
+    rehearsed = jobs.busy and jobs.rehearses()
     if found is None:
         named = constants()
+        compiles = partial(compile_sound, kernel, programs, named, warps, stages)
+        noted = (kernel, args, {**named, "num_warps": warps, "num_stages": stages}, compiles)
         if isinstance(made, Plan):
-            made.launches.append((kernel, programs, args, named, warps, stages))
+            made.launches.append(noted)
             return
         if interpreted():
             kernel[(programs,)](*args, **named)
             return
-        background().wait(kernel)
-        compiled = compile_sound(kernel, programs, args, named, warps, stages)
-        found = made[kernel] = Ready(compiled, tuple(named[name] for name in kernel.arg_names[len(args) :]))
-    found(programs, args)
+        if rehearsed:
+            begin([noted], torch.cuda.current_device())
+            return
+        jobs.wait(kernel)
+        found = made[kernel] = Ready(compiles(args), tuple(named[name] for name in kernel.arg_names[len(args) :]))
+    if not rehearsed:
+        found(programs, args)

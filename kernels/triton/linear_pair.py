@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.norms import PROGRAMS
 from mnemolab.kernels.triton.sums import column_sums
 from mnemolab.kernels.triton.table import padded
@@ -74,7 +75,7 @@ class _LinearPair(torch.autograd.Function):
         D, J = x.shape[-1], few.shape[0]
         N, tiles = x.numel() // D, _tiles(D, J)
         y = x.new_empty(*x.shape[:-1], J)
-        few_forward_kernel[(triton.cdiv(N, tiles["R"]),)](x, few, y, N, **tiles)
+        run(few_forward_kernel, (triton.cdiv(N, tiles["R"]),), x, few, y, N, **tiles)
         ctx.save_for_backward(x, weight, few)
         return whole, y
 
@@ -89,7 +90,7 @@ class _LinearPair(torch.autograd.Function):
             dx, dweight = flat @ weight, flat.T @ x.view(N, D)
         programs = min(PROGRAMS, triton.cdiv(N, tiles["R"]))
         partial = torch.empty(programs, J, D, dtype=torch.float32, device=x.device)
-        few_backward_kernel[(programs,)](x, few, dy.contiguous(), dx, partial, N, **tiles)
+        run(few_backward_kernel, (programs,), x, few, dy.contiguous(), dx, partial, N, **tiles)
         return dx.view_as(x), dweight, column_sums(partial, few.dtype)
 
 

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.sums import column_sums
 from mnemolab.kernels.triton.table import padded
 
@@ -145,9 +146,10 @@ class _RmsNormGated(torch.autograd.Function):
         gate, spaced = (None, _spaced(x)[1]) if gate is None else _spaced(gate)
         BD, R = rows_of(D)
         y, N = torch.empty_like(x), x.numel() // D
-        gated_norm_forward_kernel[(-(-N // R),)](
-            x, gate, weight, y, N, eps, D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, **spaced, num_warps=4
-        )
+        run(
+            gated_norm_forward_kernel, (-(-N // R),),
+            x, gate, weight, y, N, eps, D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, **spaced, num_warps=4,
+        )  # fmt: skip
         ctx.save_for_backward(x, gate, weight)
         ctx.options = eps, act, gate_first, spaced
         return y
@@ -163,7 +165,8 @@ class _RmsNormGated(torch.autograd.Function):
         programs = min(PROGRAMS, -(-N // R))
         dx, dgate = torch.empty_like(x), None if gate is None else gate.new_empty(gate.shape)
         dweight = None if weight is None else torch.empty(programs, D, dtype=torch.float32, device=x.device)
-        gated_norm_backward_kernel[(programs,)](
+        run(
+            gated_norm_backward_kernel, (programs,),
             x, gate, weight, dy.contiguous(), dx, dgate, dweight, N, eps,
             D=D, BD=BD, R=R, ACT=act, GATE_FIRST=gate_first, **spaced, num_warps=4,
         )  # fmt: skip
@@ -208,7 +211,7 @@ class _L2Norm(torch.autograd.Function):
         D = x.shape[-1]
         BD, R = rows_of(D)
         y, N = torch.empty_like(x), x.numel() // D
-        l2_norm_forward_kernel[(-(-N // R),)](x, y, N, eps, D=D, BD=BD, R=R, num_warps=4)
+        run(l2_norm_forward_kernel, (-(-N // R),), x, y, N, eps, D=D, BD=BD, R=R, num_warps=4)
         ctx.save_for_backward(x)
         ctx.eps = eps
         return y
@@ -220,7 +223,7 @@ class _L2Norm(torch.autograd.Function):
         D = x.shape[-1]
         BD, R = rows_of(D)
         dx, N = torch.empty_like(x), x.numel() // D
-        l2_norm_backward_kernel[(-(-N // R),)](x, dy.contiguous(), dx, N, ctx.eps, D=D, BD=BD, R=R, num_warps=4)
+        run(l2_norm_backward_kernel, (-(-N // R),), x, dy.contiguous(), dx, N, ctx.eps, D=D, BD=BD, R=R, num_warps=4)
         return dx, None
 
 

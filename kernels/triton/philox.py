@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mnemolab.kernels.triton.launch import run
+
 __all__ = ["philox_words"]
 
 BLOCK = 256
@@ -40,7 +42,8 @@ def philox_words(low: Tensor, high: Tensor, name: int, key: tuple[int, int], cou
     out = torch.empty((B, count), dtype=torch.int64, device=low.device)
     if out.numel():
         programs = triton.cdiv(B * -(-count // 4), BLOCK)
-        philox_kernel[(programs,)](
+        run(
+            philox_kernel, (programs,),
             low.contiguous(), high.contiguous(), out, B, _signed(name), _signed(key[0]), _signed(key[1]),
             COUNT=count, N=BLOCK, num_warps=4,
         )  # fmt: skip

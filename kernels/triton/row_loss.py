@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.table import padded
 
 __all__ = ["MAX_WIDTH", "row_loss"]
@@ -99,7 +100,8 @@ def row_loss(x: Tensor, weight: Tensor, wanted: Tensor, share: Tensor, losses: T
     BR, BN, warps = TILES if x.dtype == torch.bfloat16 else (32, 32, 4)
     p = torch.empty((R, N), dtype=x.dtype, device=x.device)
     dx, scale = torch.empty_like(x), torch.empty(R, dtype=torch.float32, device=x.device)
-    row_loss_kernel[(triton.cdiv(R, BR),)](
+    run(
+        row_loss_kernel, (triton.cdiv(R, BR),),
         x, weight, wanted, share, p, dx, scale, losses, R, N,
         D=D, BD=BD, BR=BR, BN=BN, EVEN=N % BN == 0 and BD == D, STAGES=3, num_warps=warps,
     )  # fmt: skip

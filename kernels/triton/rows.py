@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.table import padded
 
 __all__ = ["take_rows"]
@@ -46,9 +47,10 @@ def _launch(x: Tensor, index: Tensor, none: float) -> Tensor:
     BD = padded(D)
     BR = max(1, TILE // BD)
     y = torch.empty((R, D), dtype=x.dtype, device=x.device)
-    rows_taken_kernel[(triton.cdiv(R, BR),)](
-        x, index, y, R, STRIDE=x.stride(0), D=D, BD=BD, BR=BR, NONE=none, num_warps=4
-    )
+    run(
+        rows_taken_kernel, (triton.cdiv(R, BR),),
+        x, index, y, R, STRIDE=x.stride(0), D=D, BD=BD, BR=BR, NONE=none, num_warps=4,
+    )  # fmt: skip
     return y
 
 

@@ -17,7 +17,7 @@ from mnemolab.kernels.triton.ahead import Plan, outline
 from mnemolab.kernels.triton.backward import backward_kernel
 from mnemolab.kernels.triton.forward import forward_kernel
 from mnemolab.kernels.triton.gradients import gradient_kernel
-from mnemolab.kernels.triton.launch import addresses, compile_sound, launch, specialisation
+from mnemolab.kernels.triton.launch import addresses, launch, specialisation
 from mnemolab.kernels.triton.prepare import prepare_kernel
 from mnemolab.kernels.triton.table import Config, choose, interpreted, padded
 from mnemolab.kernels.triton.workspace import Layout
@@ -276,7 +276,7 @@ def compile_ahead(
         dtypes = (None if state0 is None else state0.dtype, None if norm0 is None else norm0.dtype)
         do = torch.empty(v.shape, dtype=v.dtype, device=v.device)
         run_backward(geo, q, k, v, *gates[:3], work, o if geo.normalize else None, do, None, None, dtypes, plan)
-    plan.begin(compile_sound, device)
+    plan.begin(device)
 
 
 class _Scan(torch.autograd.Function):

@@ -28,6 +28,7 @@ from mnemolab.kernels.triton.conv_tiles import (
     tile_of,
     window_of,
 )
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.sums import column_sums
 from mnemolab.kernels.triton.table import padded
 
@@ -320,9 +321,10 @@ class _ShortConv(torch.autograd.Function):
         following = mixed.new_empty(B, W - 1, channels)
         plan = _plan(mixed, W, sizes, silu, unit)
         per_sequence, segments, rows = plan.pop("segments")
-        conv_forward_kernel[(-(-segments // plan["G"]) * plan["TILES"],)](
-            mixed, weight, bias, cache, *parts, following, T, per_sequence, segments, rows, eps, **plan
-        )
+        run(
+            conv_forward_kernel, (-(-segments // plan["G"]) * plan["TILES"],),
+            mixed, weight, bias, cache, *parts, following, T, per_sequence, segments, rows, eps, **plan,
+        )  # fmt: skip
         ctx.save_for_backward(mixed, weight, bias, cache)
         ctx.options = sizes, silu, unit, eps
         ctx.set_materialize_grads(False)
@@ -350,7 +352,8 @@ class _ShortConv(torch.autograd.Function):
         dweight = torch.empty(groups, channels, W, dtype=torch.float32, device=mixed.device)
         dbias = None if bias is None else torch.empty(groups, channels, dtype=torch.float32, device=mixed.device)
         copies = 0 if drest is None else -(-(M - channels) // plan["BD"])
-        conv_backward_kernel[(groups * (plan["TILES"] + copies),)](
+        run(
+            conv_backward_kernel, (groups * (plan["TILES"] + copies),),
             mixed, weight, bias, cache, *dparts, drest, dnext, dmixed, dweight, dbias, dcache,
             T, per_sequence, segments, rows, eps, WIDTH=M, COPIES=copies, **plan,
         )  # fmt: skip

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.table import padded
 
 __all__ = ["glu", "situ_glu"]
@@ -96,7 +97,7 @@ class _SituGlu(torch.autograd.Function):
         F = gate.shape[-1] if gate.dim() else 1
         y, N = torch.empty_like(gate), gate.numel() // F
         ctx.options = _options(F, F, (gate_bound, up_bound))
-        glu_forward_kernel[_programs(N, ctx.options)](gate, up, y, N, **ctx.options)
+        run(glu_forward_kernel, _programs(N, ctx.options), gate, up, y, N, **ctx.options)
         ctx.save_for_backward(gate, up)
         return y
 
@@ -105,7 +106,7 @@ class _SituGlu(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
         dgate, dup, N = torch.empty_like(gate), torch.empty_like(up), gate.numel() // ctx.options["F"]
-        glu_backward_kernel[_programs(N, ctx.options)](gate, up, dy.contiguous(), dgate, dup, N, **ctx.options)
+        run(glu_backward_kernel, _programs(N, ctx.options), gate, up, dy.contiguous(), dgate, dup, N, **ctx.options)
         return dgate, dup, None, None
 
 
@@ -118,7 +119,7 @@ class _Glu(torch.autograd.Function):
         F = x.shape[-1] // 2
         y, N = x.new_empty(*x.shape[:-1], F), x.numel() // (2 * F)
         ctx.options = _options(F, 2 * F, (gate_bound, up_bound))
-        glu_forward_kernel[_programs(N, ctx.options)](x, x[..., F:], y, N, **ctx.options)
+        run(glu_forward_kernel, _programs(N, ctx.options), x, x[..., F:], y, N, **ctx.options)
         ctx.save_for_backward(x)
         return y
 
@@ -128,9 +129,10 @@ class _Glu(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         dx, F = torch.empty_like(x), ctx.options["F"]
         N = x.numel() // (2 * F)
-        glu_backward_kernel[_programs(N, ctx.options)](
-            x, x[..., F:], dy.contiguous(), dx, dx[..., F:], N, **ctx.options
-        )
+        run(
+            glu_backward_kernel, _programs(N, ctx.options),
+            x, x[..., F:], dy.contiguous(), dx, dx[..., F:], N, **ctx.options,
+        )  # fmt: skip
         return dx, None, None
 
 

@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mnemolab.kernels.triton.launch import run
+
 __all__ = ["softmax_error_"]
 
 BLOCK = 8192  # columns at once; a row of a vocabulary up to this is read once and held in registers
@@ -55,4 +57,4 @@ def softmax_error_(logits: Tensor, wanted: Tensor, share: Tensor, losses: Tensor
     if R:
         BN = min(BLOCK, triton.next_power_of_2(N))
         options = {"BN": BN, "WHOLE": N <= BN, "num_warps": 8 if BN >= 2048 else 4}
-        softmax_error_kernel[(R,)](logits, wanted, share, losses, N, **options)  # pyright: ignore[reportCallIssue]
+        run(softmax_error_kernel, (R,), logits, wanted, share, losses, N, **options)

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mnemolab.kernels.operands import EPSILON, Operands, State
+from mnemolab.kernels.triton.launch import run
 from mnemolab.kernels.triton.scan import kind, scan
 from mnemolab.kernels.triton.table import padded
 
@@ -90,7 +91,8 @@ def step(operands: Operands) -> tuple[Tensor, State]:
     BK, FV = padded(K), padded(V)
     BV = min(FV, max(16, 4096 // BK))
     gates = [None if gate is None else gate.contiguous() for gate in (x.log_decay, x.erase, x.write)]
-    step_kernel[(B * H * (FV // BV),)](
+    run(
+        step_kernel, (B * H * (FV // BV),),
         x.q.contiguous(), x.k.contiguous(), x.v.contiguous(), *gates, state, norm, o, fresh, H, x.scale, EPSILON,
         K=K, V=V, BK=BK, BV=BV, FV=FV,
         DECAY=kind(x.log_decay), ERASE=kind(x.erase), WRITE=kind(x.write), NORM=x.normalize, num_warps=4,

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mnemolab.kernels.triton.launch import run
+
 __all__ = ["column_sums"]
 
 ROWS, COLUMNS = 256, 16
@@ -28,5 +30,8 @@ def column_sums(partial: Tensor, dtype: torch.dtype) -> Tensor:
     """partial (P,...) float32, contiguous -> its sum over P, added up in a fixed order, in `dtype`."""
     y = torch.empty(partial.shape[1:], dtype=dtype, device=partial.device)
     D = y.numel()
-    column_sums_kernel[(triton.cdiv(D, COLUMNS),)](partial, y, partial.shape[0], D, R=ROWS, BD=COLUMNS, num_warps=4)  # pyright: ignore[reportCallIssue]
+    run(
+        column_sums_kernel, (triton.cdiv(D, COLUMNS),),
+        partial, y, partial.shape[0], D, R=ROWS, BD=COLUMNS, num_warps=4,
+    )  # fmt: skip
     return y

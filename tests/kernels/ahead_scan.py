@@ -18,8 +18,8 @@ from mnemolab.kernels.triton.ahead import background
 events: list[dict[str, Any]] = []
 
 
-def note(what, name):
-    events.append({"what": what, "kernel": name, "thread": threading.current_thread().name})
+def note(what, name, mark=""):
+    events.append({"what": what, "kernel": name, "mark": mark, "thread": threading.current_thread().name})
 
 
 class Driver:
@@ -60,5 +60,8 @@ if __name__ == "__main__":
     scan.compile_ahead(geo, q, k, v, *gates, None, None, save=True)
     o, _, _, work = scan.run_forward(geo, q, k, v, *gates, None, None, save=True)
     scan.run_backward(geo, q, k, v, *gates, work, None, torch.zeros_like(o), None, None, (None, None))
-    threads = [t.name for t in threading.enumerate() if t.name.startswith("compile")]
-    print(json.dumps({"events": events, "waiting": len(background()._jobs), "threads": threads}))
+    for thread in threading.enumerate():
+        if thread.name.startswith("compile"):
+            thread.join()
+    jobs = background()
+    print(json.dumps({"events": events, "busy": jobs.busy, "waiting": len(jobs._jobs)}))
