@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.cross_entropy import IGNORED, scored_cross_entropy
-from mnemolab.kernels.neighbours.embedding import embedding
+from mnemolab.kernels.neighbours.embedding import TokenOrder, embedding
 from mnemolab.kernels.neighbours.rows import Rows, choose_rows, take_rows
 from mnemolab.models.channels import make_channel_mixer
 from mnemolab.models.channels.mlp import GLU, MLP
@@ -105,12 +105,14 @@ class Backbone(nn.Module):
         """Tokens (B,T) -> (hidden (B,T,D) after the final norm, state or None). Continues from `state`."""
         return self._run(inputs, state, return_state, one=False)
 
-    def features_at(self, inputs: Tensor, rows: Tensor) -> Tensor:
+    def features_at(self, inputs: Tensor, rows: Tensor | Rows, order: TokenOrder | None = None) -> Tensor:
         """`features` of tokens (B,T) at `rows` (R,) of the B*T positions, row-major and distinct: (R,D). A row of -1 is none.
+        Whoever knows the rows' places gives `Rows`, and who knows the tokens' order, `order`.
 
         What comes out for a row that is none has no meaning and must not be used. Behind the last memory every position is for itself, so there nothing is computed for the other positions.
         """
-        return self._run(inputs, None, False, one=False, rows=choose_rows(rows, inputs.numel()))[0][0]
+        chosen = rows if isinstance(rows, Rows) else choose_rows(rows, inputs.numel())
+        return self._run(inputs, None, False, one=False, rows=chosen, order=order)[0].squeeze(0)
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the scored positions, targets (B,T) with -100 elsewhere; a scalar."""
@@ -137,9 +139,15 @@ class Backbone(nn.Module):
         return F.linear(hidden, self.head_weight.to(hidden.dtype))
 
     def _run(
-        self, inputs: Tensor, state: Any, need_state: bool, one: bool, rows: Rows | None = None
+        self,
+        inputs: Tensor,
+        state: Any,
+        need_state: bool,
+        one: bool,
+        rows: Rows | None = None,
+        order: TokenOrder | None = None,
     ) -> tuple[Tensor, Any]:
-        h = self._embed(inputs)
+        h = self._embed(inputs, order)
         held: dict[str, Any] = {"layers": []}
         if self.positions is not None:
             h, held["position"] = self._place(h, state)
@@ -160,9 +168,9 @@ class Backbone(nn.Module):
         hidden = stream.read(self.norm)
         return hidden if rows is None else take_rows(hidden, rows), held if need_state else None
 
-    def _embed(self, inputs: Tensor) -> Tensor:
+    def _embed(self, inputs: Tensor, order: TokenOrder | None) -> Tensor:
         try:
-            return embedding(inputs, self.embedding.weight)
+            return embedding(inputs, self.embedding.weight, order)
         except IndexError as error:  # on the CPU; what a GPU does, `embedding` says
             size = self.config.vocab_size
             wrong = inputs[(inputs < 0) | (inputs >= size)]

@@ -14,9 +14,10 @@ from torch.optim import AdamW
 
 from mnemolab.models.backbone import Backbone
 from mnemolab.tasks.base import Task
+from mnemolab.trainers.block import Block
 from mnemolab.trainers.config import RunConfig
 from mnemolab.trainers.narrow import NarrowWeights
-from mnemolab.trainers.query_loss import IGNORED, query_loss
+from mnemolab.trainers.query_loss import query_loss
 from mnemolab.trainers.rehearse import rehearse_step
 from mnemolab.trainers.steps import LOG_STEPS, EagerSteps, Steps
 from mnemolab.trainers.stops import NotFinite
@@ -55,19 +56,14 @@ class GraphSteps(Steps):
         self.block = max(1, min(BLOCK_STEPS, BLOCK_TOKENS // (feed.batch_size * length)))
         self.how = "CUDA graph"
         self._at_block = torch.zeros((), dtype=torch.int64, device=device)
-        self._offsets = torch.arange(self.block * feed.batch_size, device=device)
-        slots = feed.task.sample(torch.arange(1)).queries["position"].shape[1]
-        whole = (self.block, feed.batch_size)
-        self._inputs = torch.zeros(*whole, length, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(*whole, slots, dtype=torch.int64, device=device)
-        self._wanted = torch.full((*whole, slots), IGNORED, dtype=torch.int64, device=device)
+        self._examples = Block(feed.task, feed.batch_size, self.block, feed.seed, self.model.embedding.weight)
         self._cast = NarrowWeights(self.model) if self.config.precision == "bf16" else None
         rates = torch.tensor(self.rates, dtype=torch.float32, device=device)
         zero = torch.zeros((), dtype=torch.int64, device=device)
         ring, bad = torch.zeros(LOG_STEPS, 2, device=device), torch.zeros((), device=device)
         self._board = Board(rates, cursor=zero, slot=zero.clone(), bad=bad, ring=ring)
         self._update = make_update(self.optimiser, self._board, self._cast, self.config.optimiser.clip, self.block)
-        self._held: int | None = None  # the block that lies in _inputs
+        self._held: int | None = None  # the block that lies in _examples
         self._drained = 0
         self._warm = 0
         self._replay_step: Callable[[], None] | None = None
@@ -148,20 +144,13 @@ class GraphSteps(Steps):
         return graph.replay
 
     def _block_body(self) -> None:
-        feed = self.feed
-        indices = self._at_block * (self.block * feed.batch_size) + self._offsets
-        batch = feed.task.sample(indices, split="train", seed=feed.seed, device=self.device)
-        position = batch.queries["position"]
-        wanted = torch.where(position >= 0, batch.targets.gather(1, position.clamp(min=0)), IGNORED)
-        for held, made in ((self._inputs, batch.inputs), (self._positions, position), (self._wanted, wanted)):
-            held.copy_(made.view_as(held))
+        self._examples.make(self._at_block)
 
     def _step_body(self) -> None:
         self.optimiser.zero_grad(set_to_none=True)
-        at = self._board.slot.view(1)
-        parts = (held.index_select(0, at)[0] for held in (self._inputs, self._positions, self._wanted))
+        examples = self._examples.take(self._board.slot)
         autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
         with autocast, self._cast or nullcontext():
-            loss = query_loss(self.model, *parts)
+            loss = query_loss(self.model, *examples, head=self._cast and self._cast.head)
         loss.backward()
-        self._update(loss.detach().view(1))
+        self._update(loss.losses)

@@ -16,11 +16,11 @@ class NarrowWeights:
     matrices the copies' gradients, in float32.
 
     The numbers are autocast's own. Addresses stay the same from step to step, as a CUDA graph asks. `kept` True says that
-    somebody writes the copies whenever the matrices change; else each entry makes them anew.
+    somebody writes the copies whenever the matrices change; else each entry makes them anew. `head` is the copy of the head's
+    matrix, for the loss, which sums that gradient in float32 itself.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16):
-        # the loss reads the head's matrix itself and sums its gradient in float32
         head = getattr(model, "head", None)
         linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
         found = [m for m in linear if m.weight.dtype == torch.float32 and m.weight.requires_grad]
@@ -31,13 +31,20 @@ class NarrowWeights:
         self._narrow: list[Tensor] = [nn.Parameter(w.detach().to(dtype)) for w in self._wide]
         self._gradients = [torch.zeros_like(w) for w in self._wide]
         self._copies = {id(w): narrow for w, narrow in zip(self._wide, self._narrow, strict=True)}
+        weight = getattr(model, "head_weight", None)
+        self.head: Tensor | None = None
+        if weight is not None and weight.dtype == torch.float32 and id(weight) not in self._copies:
+            self.head = self._copies[id(weight)] = weight.detach().to(dtype)
+        self._head = weight
         self.kept = False
 
     def refresh(self) -> None:
         """Make the copies anew."""
         with torch.no_grad():
-            if self._wide:
-                torch._foreach_copy_(self._narrow, self._wide)
+            more = [] if self.head is None else [(self.head, self._head)]
+            pairs = [*zip(self._narrow, self._wide, strict=True), *more]
+            if pairs:
+                torch._foreach_copy_([narrow for narrow, _ in pairs], [wide for _, wide in pairs])
 
     def copy_of(self, parameter: Tensor) -> Tensor | None:
         """The copy of one of the model's parameters, if it has one."""

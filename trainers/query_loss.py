@@ -7,17 +7,18 @@ position, so gathering its slots says the same with fixed shapes; unused slots h
 """
 
 from importlib.util import find_spec
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnemolab.kernels.derivatives import once_differentiable
+from mnemolab.kernels.neighbours.embedding import TokenOrder
+from mnemolab.kernels.neighbours.rows import Rows, places
 from mnemolab.kernels.triton.table import interpreted
 from mnemolab.models.backbone import Backbone
 
-__all__ = ["query_loss"]
+__all__ = ["Asked", "QueryLoss", "ask", "query_loss"]
 
 IGNORED = -100
 # 256 MiB in bf16. Pieces that would stay in fast memory were slower on an H200, the smaller the more: 427 us for 16,384 rows
@@ -26,17 +27,61 @@ LOGITS_AT_ONCE = 1 << 27
 MANY = 2048
 
 
-def query_loss(model: Backbone, inputs: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
-    """Mean cross-entropy over the used slots: inputs (B,T), positions (B,Q), wanted (B,Q) with -100 in unused slots.
+class Asked(NamedTuple):
+    """What is asked of a batch, a function of its data alone: `rows` of its B*T positions; `wanted` (R,) int64, the tokens that
+    the logits there should say; `share` (R,) float32, a row's weight in the mean, 0 for an unused slot."""
 
-    Equals `model.loss`. No operation waits for the host.
+    rows: Rows
+    wanted: Tensor
+    share: Tensor
+
+
+def ask(positions: Tensor, wanted: Tensor, T: int) -> Asked:
+    """Of positions (...,B,Q), -1 in unused slots, and wanted (...,B,Q), -100 there, in examples of T tokens; every tensor keeps
+    what stands before B."""
+    B = positions.shape[-2]
+    where = torch.arange(0, B * T, T, device=positions.device)[:, None] + positions
+    index = where.where(positions >= 0, -1).flatten(-2)
+    used = (wanted != IGNORED).flatten(-2)
+    share = used.float() / used.sum(-1, keepdim=True).clamp(min=1)
+    return Asked(Rows(index, places(index, B * T)), wanted.flatten(-2), share)
+
+
+class QueryLoss(NamedTuple):
+    """`losses` (R,), whose sum is the mean cross-entropy over the used slots, and its gradients, made with it: of the hidden
+    rows (R,D) and of the head's weight (N,D), in their dtypes."""
+
+    losses: Tensor
+    rows: Tensor
+    weight: Tensor
+    grad_rows: Tensor
+    grad_weight: Tensor
+
+    def backward(self) -> None:
+        """Give every parameter its gradient, once."""
+        if self.rows.requires_grad:
+            self.rows.backward(self.grad_rows)
+        if self.weight.requires_grad:
+            if self.weight.grad is None:
+                self.weight.grad = self.grad_weight
+            else:  # a tied table has that of the lookup by now
+                self.weight.grad += self.grad_weight
+
+
+def query_loss(
+    model: Backbone, inputs: Tensor, asked: Asked, order: TokenOrder | None = None, *, head: Tensor | None = None
+) -> QueryLoss:
+    """The loss of inputs (B,T), equal to `model.loss`. No operation waits for the host.
+
+    `order` is that of the tokens, and `head` a copy of the head's weight in autocast's dtype, where there are such.
     """
-    B, T = inputs.shape
-    where = torch.arange(0, B * T, T, device=inputs.device)[:, None] + positions
-    rows = model.features_at(inputs, where.where(positions >= 0, -1).flatten())
+    rows, weight = model.features_at(inputs, asked.rows, order), model.head_weight
     kind = rows.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
-    return _RowLoss.apply(rows, model.head_weight, wanted.flatten(), dtype)  # type: ignore[return-value]
+    with torch.no_grad(), torch.autocast(kind, enabled=False):
+        w = weight if head is None or head.dtype != dtype else head
+        losses, *gradients = _row_loss(rows, weight, w.to(dtype).contiguous(), asked)
+    return QueryLoss(losses, rows, weight, *gradients)
 
 
 def _current(x: Tensor) -> bool:
@@ -56,64 +101,53 @@ def _whole(x: Tensor, weight: Tensor) -> bool:
     return _current(x) and x.dtype == torch.bfloat16 and x.shape[1] <= 128 and min(x.shape[0], weight.shape[0]) >= MANY
 
 
-def _softmax_error(logits: Tensor, target: Tensor, share: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """d loss / d logits in the dtype of logits (R,N), and the rows' parts of the loss (R,); target (R,1)."""
+def _softmax_error(logits: Tensor, wanted: Tensor, share: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """d loss / d logits in the dtype of logits (R,N), and the rows' parts of the loss (R,)."""
+    target = wanted.clamp(min=0)[:, None]
     scores = F.log_softmax(logits, -1, dtype=wide)
     losses = -scores.gather(1, target)[:, 0] * share
     error = scores.exp_().scatter_add_(1, target, -torch.ones_like(scores[:, :1]))
     return error.mul_(share[:, None]).to(logits.dtype), losses
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, summed in total's dtype, which may be wider than that of a and b."""
+def _put_product(total: Tensor, a: Tensor, b: Tensor, first: bool) -> None:
+    """total = a b if `first`, else total += a b, summed in total's dtype, which may be wider than that of a and b."""
     if a.dtype == total.dtype:
-        total.addmm_(a, b)
+        torch.mm(a, b, out=total) if first else total.addmm_(a, b)
     elif a.is_cuda:
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+        how = {"out_dtype": total.dtype, "out": total}
+        torch.mm(a, b, **how) if first else torch.addmm(total, a, b, **how)
     else:
-        total += (a @ b).to(total.dtype)
+        product = (a @ b).to(total.dtype)
+        total.copy_(product) if first else total.add_(product)
 
 
-class _RowLoss(torch.autograd.Function):
-    """Mean of -log softmax(rows weight^T)[wanted] over rows whose target is not -100.
+def _row_loss(rows: Tensor, weight: Tensor, w: Tensor, asked: Asked) -> tuple[Tensor, Tensor, Tensor]:
+    """Parts of the loss (R,), and its gradients in the dtypes of rows (R,D) and weight (N,D); w is weight as it is multiplied.
 
-    Gradients are made in the forward pass, piece by piece: a softmax is read once and never kept.
+    Gradients are made with the loss, piece by piece: a softmax is read once and never kept.
     """
+    wanted, share = asked.wanted, asked.share
+    x = rows.to(w.dtype).contiguous()
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    losses = torch.empty(x.shape[0], dtype=wide, device=x.device)
+    grad_rows, grad_weight = torch.empty_like(x), torch.empty_like(weight, dtype=wide)
+    size = max(1, LOGITS_AT_ONCE // weight.shape[0])
+    for first in range(0, max(1, x.shape[0]), size):
+        piece = slice(first, first + size)
+        if _whole(x, w):
+            from mnemolab.kernels.triton.row_loss import row_loss
 
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, wanted: Tensor, dtype: torch.dtype) -> Tensor:
-        with torch.autocast(rows.device.type, enabled=False):
-            x, w = rows.to(dtype).contiguous(), weight.to(dtype).contiguous()
-            used = wanted != IGNORED
-            share = used.float() / used.sum().clamp(min=1)  # (R,)
-            target = wanted.clamp(min=0)[:, None]
-            wide = torch.promote_types(rows.dtype, torch.float32)
-            losses = torch.empty(x.shape[0], dtype=wide, device=rows.device)
-            grad_rows, grad_weight = torch.empty_like(x), torch.zeros_like(weight, dtype=wide)
-            size = max(1, LOGITS_AT_ONCE // weight.shape[0])
-            for first in range(0, x.shape[0], size):
-                piece = slice(first, first + size)
-                if _whole(x, w):
-                    from mnemolab.kernels.triton.row_loss import row_loss
+            error, scaled = row_loss(x[piece], w, wanted[piece], share[piece], losses[piece], grad_rows[piece])
+            _put_product(grad_weight, error.T, scaled, first == 0)
+            continue
+        error = F.linear(x[piece], w)
+        if _fused(rows):
+            from mnemolab.kernels.triton.softmax_error import softmax_error_
 
-                    grad_rows[piece], error, scale = row_loss(x[piece], w, wanted[piece], share[piece], losses[piece])
-                    _add_product(grad_weight, error.T, (x[piece] * scale[:, None]).to(dtype))
-                    continue
-                error = F.linear(x[piece], w)
-                if _fused(rows):
-                    from mnemolab.kernels.triton.softmax_error import softmax_error_
-
-                    softmax_error_(error, wanted[piece], share[piece], losses[piece])
-                else:
-                    error, losses[piece] = _softmax_error(error, target[piece], share[piece], wide)
-                torch.mm(error, w, out=grad_rows[piece])
-                _add_product(grad_weight, error.T, x[piece])
-            loss = losses.sum()
-        ctx.save_for_backward(grad_rows.to(rows.dtype), grad_weight.to(weight.dtype))
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_rows, grad_weight = ctx.saved_tensors
-        return grad_rows * grads[0].to(grad_rows.dtype), grad_weight * grads[0].to(grad_weight.dtype), None, None
+            softmax_error_(error, wanted[piece], share[piece], losses[piece])
+        else:
+            error, losses[piece] = _softmax_error(error, wanted[piece], share[piece], wide)
+        torch.mm(error, w, out=grad_rows[piece])
+        _put_product(grad_weight, error.T, x[piece], first == 0)
+    return losses, grad_rows.to(rows.dtype), grad_weight.to(weight.dtype)

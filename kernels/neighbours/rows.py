@@ -8,7 +8,7 @@ from torch import Tensor
 from mnemolab.errors import BadRequest
 from mnemolab.kernels.neighbours.dispatch import fused
 
-__all__ = ["Rows", "choose_rows", "take_rows"]
+__all__ = ["Rows", "choose_rows", "places", "take_rows"]
 
 
 class Rows(NamedTuple):
@@ -34,10 +34,15 @@ def choose_rows(index: Tensor, N: int) -> Rows:
     if not index.is_cuda:
         _distinct(index)
         return Rows(index)
-    place = torch.full((N + 1,), -1, dtype=torch.int32, device=index.device)
+    return Rows(index, places(index, N))
+
+
+def places(index: Tensor, N: int) -> Tensor:
+    """(...,N) int32: where each of N rows went, of indices (...,R) int64; -1 for those left behind."""
+    place = torch.full((*index.shape[:-1], N + 1), -1, dtype=torch.int32, device=index.device)
+    went = torch.arange(index.shape[-1], dtype=torch.int32, device=index.device).expand(index.shape)
     # the last entry takes in the rows that are none
-    place[torch.where(index < 0, N, index)] = torch.arange(index.shape[0], dtype=torch.int32, device=index.device)
-    return Rows(index, place[:N])
+    return place.scatter_(-1, torch.where(index < 0, N, index), went)[..., :N]
 
 
 def _distinct(index: Tensor) -> None:

@@ -106,7 +106,7 @@ def embedding_runs_kernel(
         following = tl.load(key_ptr + i + 1, mask=i + 1 < M, other=NONE).to(tl.int32)
         row = i.to(tl.int64)
         if order_ptr is not None:
-            row = tl.load(order_ptr + i, mask=i < M, other=0)
+            row = tl.load(order_ptr + i, mask=i < M, other=0).to(tl.int64)
         x = tl.load(x_ptr + row[:, None] * D + d[None, :], mask=(key != NONE)[:, None] & across, other=0.0)
         x = x.to(tl.float32)
         if TILES > 1:
@@ -146,11 +146,13 @@ def gather(tokens: Tensor, weight: Tensor, keys: Tensor | None) -> Tensor:
     return y
 
 
-def sum_rows(keys: Tensor, dy: Tensor, N: int, dtype: torch.dtype) -> Tensor:
-    """dW (N,D): row n is the sum of the rows of dy (M,D) whose key is n, in float32; 0 where there are none."""
+def sum_rows(keys: Tensor, dy: Tensor, N: int, dtype: torch.dtype, order: Tensor | None = None) -> Tensor:
+    """dW (N,D): row n is the sum of the rows of dy (M,D) whose key is n, in float32; 0 where there are none. With `order` (M,)
+    the keys are sorted, and these rows are theirs."""
     D = dy.shape[1]
     dw = torch.zeros(N, D, dtype=dtype, device=dy.device)
-    keys, order = torch.sort(keys, stable=True)
+    if order is None:
+        keys, order = torch.sort(keys, stable=True)
     rows, level = dy, FIRST
     while True:
         M, BD = keys.numel(), min(padded(D), level.columns)
@@ -171,22 +173,25 @@ def sum_rows(keys: Tensor, dy: Tensor, N: int, dtype: torch.dtype) -> Tensor:
 
 class _Embedding(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, keys: Tensor | None, order: Tensor | None) -> Tensor:
         ctx.size, ctx.dtype = weight.shape[0], weight.dtype
-        keys = torch.empty(tokens.numel(), dtype=key_dtype(ctx.size), device=tokens.device)
-        y = gather(tokens, weight, keys)
-        ctx.save_for_backward(keys)
+        unsorted = None
+        if keys is None:
+            keys = unsorted = torch.empty(tokens.numel(), dtype=key_dtype(ctx.size), device=tokens.device)
+        y = gather(tokens, weight, unsorted)
+        ctx.save_for_backward(keys, order)
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor]:
-        (keys,) = ctx.saved_tensors
-        return None, sum_rows(keys, dy.reshape(-1, dy.shape[-1]).contiguous(), ctx.size, ctx.dtype)
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        keys, order = ctx.saved_tensors
+        rows = dy.reshape(-1, dy.shape[-1]).contiguous()
+        return None, sum_rows(keys, rows, ctx.size, ctx.dtype, order), None, None
 
 
-def embedding(tokens: Tensor, weight: Tensor) -> Tensor:
-    """As the plain form; neither is empty."""
+def embedding(tokens: Tensor, weight: Tensor, keys: Tensor | None = None, order: Tensor | None = None) -> Tensor:
+    """As the plain form; neither is empty. `keys` and `order` (M,): both or none."""
     if torch.is_grad_enabled() and weight.requires_grad:
-        return _Embedding.apply(tokens, weight)  # type: ignore[return-value]
+        return _Embedding.apply(tokens, weight, keys, order)  # type: ignore[return-value]
     return gather(tokens, weight, None)

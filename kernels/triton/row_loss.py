@@ -32,10 +32,10 @@ FAR = tl.constexpr(60.0)  # exp(88) is the last that float32 and bfloat16 hold
 
 @triton.jit(do_not_specialize=["R"])
 def row_loss_kernel(
-    x_ptr, w_ptr, wanted_ptr, share_ptr, p_ptr, dx_ptr, scale_ptr, loss_ptr, R, N,
+    x_ptr, w_ptr, wanted_ptr, share_ptr, p_ptr, dx_ptr, scaled_ptr, loss_ptr, R, N,
     D: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """p (R,N) gets exp(z - c), at the target minus the sum of the others; scale gets g / s, so that d z = scale p."""
+    """p (R,N) gets exp(z - c), at the target minus the sum of the others; scaled gets x g / s, as d z = p g / s."""
     d = tl.arange(0, BD)
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     inside = (r < R)[:, None] & (d < D)[None, :]
@@ -83,26 +83,28 @@ def row_loss_kernel(
     target = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     dx = dx * scale[:, None] + (rest * scale)[:, None] * target
     tl.store(dx_ptr + r[:, None] * D + d[None, :], tl.where(used[:, None], dx, 0.0), mask=inside)
-    tl.store(scale_ptr + r, scale, mask=r < R)
+    x = tl.load(x_ptr + r[:, None] * D + d[None, :], mask=inside, other=0.0)  # again, as well
+    tl.store(scaled_ptr + r[:, None] * D + d[None, :], x.to(tl.float32) * scale[:, None], mask=inside)
     tl.store(loss_ptr + r, tl.where(used, (shift + tl.log(total) - hit) * share, 0.0), mask=r < R)
     tl.debug_barrier()  # the zero that another thread wrote there comes first
     tl.store(p_ptr + r * N + wanted, rest, mask=(r < R) & used)
 
 
-def row_loss(x: Tensor, weight: Tensor, wanted: Tensor, share: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def row_loss(
+    x: Tensor, weight: Tensor, wanted: Tensor, share: Tensor, losses: Tensor, dx: Tensor
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x (R,D), weight (N,D) of one dtype, wanted (R,) int64, share (R,) float32: a row's weight in the mean, 0 where it is
-    not scored. Writes losses (R,) float32; returns d rows (R,D), p (R,N) and scale (R,): d W = (scale p)^T x.
+    not scored. Writes losses (R,) float32 and d rows, dx (R,D); returns p (R,N) and scaled (R,D) with d W = p^T scaled.
 
     All are contiguous; D is at most MAX_WIDTH and R N below 2^31.
     """
     (R, D), N = x.shape, weight.shape[0]
     BD = padded(D)
     BR, BN, warps = TILES if x.dtype == torch.bfloat16 else (32, 32, 4)
-    p = torch.empty((R, N), dtype=x.dtype, device=x.device)
-    dx, scale = torch.empty_like(x), torch.empty(R, dtype=torch.float32, device=x.device)
+    p, scaled = torch.empty((R, N), dtype=x.dtype, device=x.device), torch.empty_like(x)
     run(
         row_loss_kernel, (triton.cdiv(R, BR),),
-        x, weight, wanted, share, p, dx, scale, losses, R, N,
+        x, weight, wanted, share, p, dx, scaled, losses, R, N,
         D=D, BD=BD, BR=BR, BN=BN, EVEN=N % BN == 0 and BD == D, STAGES=3, num_warps=warps,
     )  # fmt: skip
-    return dx, p, scale
+    return p, scaled

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from mnemolab.kernels import embedding
+from mnemolab.kernels.neighbours.embedding import TokenOrder, token_order
 from mnemolab.kernels.triton import embedding as form
 from tests.gpu.graphs import captured
 
@@ -67,11 +68,15 @@ def test_tokens_of_one_kind(kind):
     assert bool(((found - wanted).abs() <= 2e-6 * in_float64(tokens, weight, dy.abs())).all())
 
 
-def test_the_same_bits_each_time():
+def test_the_same_bits_each_time_and_with_an_order_given():
     tokens, weight, dy = half_filler(), draw(N, D), draw(256, 256, D, seed=2)
     first = gradient(tokens, weight, dy)
     for _ in range(5):
         assert torch.equal(first, gradient(tokens, weight, dy))
+    block = token_order(torch.stack((half_filler(seed=5).flatten(), tokens.flatten())), N)
+    leaf = weight.detach().requires_grad_()
+    y = embedding(tokens, leaf, TokenOrder(*(x[1] for x in block)))
+    assert torch.equal(torch.autograd.grad(y, leaf, dy)[0], first)
 
 
 def test_in_a_graph():

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from mnemolab.kernels.neighbours.rows import Rows
 from mnemolab.trainers import RunConfig, train
 from mnemolab.trainers.graph import GraphSteps
 from mnemolab.trainers.steps import EagerSteps, make_optimiser
@@ -58,14 +59,16 @@ def test_the_loss_over_a_large_vocabulary(at_once, monkeypatch):
     rows, weight = (torch.randn(size, 128, device="cuda", generator=g) for size in (4096, 4096))
     wanted = torch.randint(4096, (4096,), device="cuda", generator=g)
     wanted[::7] = -100
-    leaves = [(0.3 * rows).requires_grad_(), (0.3 * weight).requires_grad_()]
-    assert module._whole(leaves[0].bfloat16(), weight)
-    loss = module._RowLoss.apply(*leaves, wanted, torch.bfloat16)
-    found = torch.autograd.grad(loss, leaves)
+    share = (wanted != -100).float() / (wanted != -100).sum()
+    asked = module.Asked(Rows(torch.arange(4096, device="cuda")), wanted, share)
+    leaves = 0.3 * rows, 0.3 * weight
+    narrow = leaves[1].bfloat16()
+    assert module._whole(leaves[0].bfloat16(), narrow)
+    losses, *found = module._row_loss(leaves[0], leaves[1], narrow, asked)
     wide = [x.detach().bfloat16().double().requires_grad_() for x in leaves]
     expected = torch.nn.functional.cross_entropy(wide[0] @ wide[1].T, wanted)
     gradients = torch.autograd.grad(expected, wide)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert losses.sum().item() == pytest.approx(expected.item(), rel=1e-4)
     for a, b in zip(found, gradients, strict=True):
         assert float((a.double() - b).norm() / b.norm()) < 1e-2
 
@@ -110,9 +113,9 @@ def test_where_capture_is_impossible_it_says_so_and_runs(monkeypatch):
 
     whole = module.query_loss
 
-    def waits(*args):
-        loss = whole(*args)
-        float(loss.detach())  # reads back to the host
+    def waits(*args, **more):
+        loss = whole(*args, **more)
+        float(loss.losses[0])  # reads back to the host
         return loss
 
     monkeypatch.setattr(module, "query_loss", waits)

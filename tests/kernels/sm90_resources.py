@@ -174,7 +174,7 @@ def run_losses() -> None:
     wanted, share = torch.zeros(256, dtype=torch.int64), torch.ones(256)
     for N, D in ((8192, 128), (8192, 64), (1000, 128), (1000, 40)):
         x, w = torch.zeros(256, D, dtype=torch.bfloat16), torch.zeros(N, D, dtype=torch.bfloat16)
-        row_loss.row_loss(x, w, wanted, share, torch.empty(256))
+        row_loss.row_loss(x, w, wanted, share, torch.empty(256), torch.empty_like(x))
     for N in (192, 8192, 50000):
         softmax_error.softmax_error_(torch.zeros(256, N, dtype=torch.bfloat16), wanted, share, torch.empty(256))
 

@@ -27,9 +27,9 @@ def errors(R, N, D, scale, dtype, seed=0, learned=0.0) -> dict[str, float]:
     x, w = x.to(DEVICE, dtype), w.to(DEVICE, dtype)
     wanted[3], share[3] = -100, 0.0
     wanted, share = wanted.to(DEVICE), share.to(DEVICE)
-    losses = torch.empty(R, device=DEVICE)
-    dx, p, factor = row_loss(x, w, wanted, share, losses)
-    dw = (factor.double()[:, None] * p.double()).T @ x.double()
+    losses, dx = torch.empty(R, device=DEVICE), torch.empty_like(x)
+    p, scaled = row_loss(x, w, wanted, share, losses, dx)
+    dw = p.double().T @ scaled.double()
     a, b = x.double().requires_grad_(), w.double().requires_grad_()
     expected = cross_entropy(a @ b.T, wanted, reduction="none", ignore_index=-100) * share
     expected.sum().backward()

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from mnemolab.errors import BadRequest
 from mnemolab.kernels import embedding
+from mnemolab.kernels.neighbours.embedding import token_order
 
 if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
@@ -55,10 +56,15 @@ def level(request, monkeypatch):
 
 
 def both(tokens, weight, dy):
-    """(y, dweight) of the Triton form, and of torch with the gradient in float64."""
+    """(y, dweight) of the Triton form, and of torch with the gradient in float64. An order given changes no bit."""
     leaf = weight.to(DEVICE).requires_grad_()
     y = form.embedding(tokens.to(DEVICE), leaf)
     (dweight,) = torch.autograd.grad(y, leaf, dy.to(DEVICE))
+    known = token_order(tokens.to(DEVICE).reshape(1, -1), weight.shape[0])
+    again = form.embedding(tokens.to(DEVICE), leaf, *(x[0] for x in known))
+    (same,) = torch.autograd.grad(again, leaf, dy.to(DEVICE))
+    assert torch.equal(again, y) and torch.equal(same.isnan(), dweight.isnan())
+    assert torch.equal(same.nan_to_num(), dweight.nan_to_num())
     wanted = torch.zeros(weight.shape, dtype=torch.float64)
     wanted.index_add_(0, tokens.flatten().long(), dy.reshape(-1, weight.shape[1]).double())
     return (y.detach().cpu(), dweight.cpu()), (F.embedding(tokens, weight), wanted)

@@ -1,13 +1,14 @@
 """Matrices cast all at once: the numbers of autocast, which casts them one by one."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from mnemolab.models import STAGES, make_model
 from mnemolab.trainers.narrow import NarrowWeights
-from mnemolab.trainers.query_loss import query_loss
+from mnemolab.trainers.query_loss import ask, query_loss
 
 CASES = [(name, recipe) for name in STAGES for recipe in STAGES[name].recipes]
 
@@ -16,16 +17,13 @@ def gradients(model, narrow):
     g = torch.Generator().manual_seed(0)
     inputs, wanted = (torch.randint(11, size, generator=g) for size in ((2, 7), (2, 3)))
     model.zero_grad(set_to_none=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        if narrow is None:
-            loss = query_loss(model, inputs, torch.tensor([[1, 4, 6], [0, 2, 5]]), wanted)
-        else:
-            with narrow:
-                loss = query_loss(model, inputs, torch.tensor([[1, 4, 6], [0, 2, 5]]), wanted)
+    asked = ask(torch.tensor([[1, 4, 6], [0, 2, 5]]), wanted, 7)
+    with torch.autocast("cpu", dtype=torch.bfloat16), narrow or nullcontext():
+        loss = query_loss(model, inputs, asked, head=narrow and narrow.head)
     loss.backward()
     if narrow is not None:
         narrow.hand_on()
-    return loss.detach(), [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    return loss.losses, [None if p.grad is None else p.grad.clone() for p in model.parameters()]
 
 
 @pytest.mark.parametrize(("name", "recipe"), CASES)
@@ -53,9 +51,8 @@ def test_a_step_that_fails_leaves_nothing_behind():
     narrow = NarrowWeights(model)
     _, wanted = gradients(model, narrow)
     with torch.autocast("cpu", dtype=torch.bfloat16), narrow:
-        loss = query_loss(
-            model, torch.zeros(2, 7, dtype=torch.int64), torch.tensor([[1], [2]]), torch.ones(2, 1).long()
-        )
+        asked = ask(torch.tensor([[1], [2]]), torch.ones(2, 1).long(), 7)
+        loss = query_loss(model, torch.zeros(2, 7, dtype=torch.int64), asked)
     loss.backward()  # and what should have handed its gradients on never came
     _, found = gradients(model, narrow)
     for a, b in zip(found, wanted, strict=True):
