@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mnemolab.kernels.neighbours.rows import Rows as Rows
     from mnemolab.kernels.neighbours.rows import choose_rows as choose_rows
     from mnemolab.kernels.neighbours.rows import take_rows as take_rows
+    from mnemolab.kernels.neighbours.scalar_gates import scalar_gates as scalar_gates
     from mnemolab.kernels.neighbours.short_conv import short_conv as short_conv
     from mnemolab.kernels.neighbours.short_conv import short_conv_qkv as short_conv_qkv
     from mnemolab.kernels.neighbours.short_conv import short_conv_step as short_conv_step
@@ -44,6 +45,10 @@ KERNELS = Registry(
         ),
         "decay_gate": Entry(
             "mnemolab.kernels.neighbours.decay_gate:decay_gate", "log-decay of every key channel from a projection"
+        ),
+        "scalar_gates": Entry(
+            "mnemolab.kernels.neighbours.scalar_gates:scalar_gates",
+            "a memory's gates of one number a head, all at once",
         ),
         "linear_pair": Entry(
             "mnemolab.kernels.neighbours.linear_pair:linear_pair", "two linear maps of one input, one into few channels"
@@ -84,6 +89,7 @@ __getattr__, __dir__ = lazy_exports(
         "memory_step": "scan",
         "rms_norm_gated": "neighbours.norms",
         "scored_cross_entropy": "neighbours.cross_entropy",
+        "scalar_gates": "neighbours.scalar_gates",
         "short_conv": "neighbours.short_conv",
         "short_conv_qkv": "neighbours.short_conv",
         "short_conv_step": "neighbours.short_conv",

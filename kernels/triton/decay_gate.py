@@ -20,14 +20,14 @@ from mnemolab.kernels.triton.norms import PROGRAMS
 from mnemolab.kernels.triton.sums import column_sums
 from mnemolab.kernels.triton.table import padded
 
-__all__ = ["decay_gate"]
+__all__ = ["decay_gate", "gate", "gate_gradient", "rate_of", "softplus"]
 
 TILE = 4096
 _BOUND, _SHARE = tl.constexpr(BOUND), tl.constexpr(1.0 / TEMPERATURE)
 
 
 @triton.jit
-def _softplus(z):
+def softplus(z):
     """log(1 + exp z) and sigmoid z. Where exp z is small, which is where memories last, by its series: the logarithm cancels."""
     e = tl.exp(-tl.abs(z))
     series = 1.0 / 11.0 * e
@@ -36,6 +36,43 @@ def _softplus(z):
     tail = tl.where(e < 0.25, series, tl.log(1.0 + e))
     sigmoid = tl.where(z > 0, 1.0, e) / (1.0 + e)
     return tl.maximum(z, 0.0) + tail, sigmoid
+
+
+@triton.jit
+def gate(z, rate, KIND: tl.constexpr):
+    """The log-decay of u + bias = z, its A being `rate`. KIND: the place in GATES."""
+    if KIND == 0:
+        y, _ = softplus(z)
+        return -rate * y
+    elif KIND == 1:
+        return tl.sigmoid(rate * z) * _BOUND
+    else:
+        y, _ = softplus(-z)
+        return y * -_SHARE
+
+
+@triton.jit
+def gate_gradient(z, rate, dy, KIND: tl.constexpr):
+    """The gradients of z and of the logarithm of `rate`."""
+    if KIND == 0:
+        y, s = softplus(z)
+        return -rate * s * dy, -rate * y * dy
+    elif KIND == 1:
+        # 1 - sigmoid from the other side: at either end one of the two is small
+        dz = tl.sigmoid(rate * z) * tl.sigmoid(-rate * z) * _BOUND * rate * dy
+        return dz, dz * z
+    else:
+        _, s = softplus(-z)
+        return s * _SHARE * dy, tl.zeros_like(z)
+
+
+@triton.jit
+def rate_of(a_ptr, head, inside, KIND: tl.constexpr):
+    """A of each head in `head`, 1 for the gate that has none."""
+    if KIND == 2:
+        return tl.zeros(head.shape, tl.float32) + 1.0
+    else:
+        return tl.exp(tl.load(a_ptr + head, mask=inside, other=0.0))
 
 
 @triton.jit
@@ -52,16 +89,7 @@ def decay_gate_forward_kernel(
 ):  # fmt: skip
     at, m, mask = _place(N, M, R, BM, tl.program_id(0))
     z = tl.load(u_ptr + at, mask=mask, other=0.0).to(tl.float32) + tl.load(b_ptr + m, mask=m < M, other=0.0)[None, :]
-    if KIND == 2:
-        y, _ = _softplus(-z)
-        y = y * -_SHARE
-    else:
-        rate = tl.exp(tl.load(a_ptr + m // K, mask=m < M, other=0.0))[None, :]
-        if KIND == 0:
-            y, _ = _softplus(z)
-            y = -rate * y
-        else:
-            y = _BOUND * tl.sigmoid(rate * z)
+    y = gate(z, rate_of(a_ptr, m // K, m < M, KIND)[None, :], KIND)
     tl.store(y_ptr + at, y, mask=mask)
 
 
@@ -73,27 +101,15 @@ def decay_gate_backward_kernel(
     """sums (programs,2,M): what a program adds to the gradients of bias and, channel by channel, of A_log."""
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     bias = tl.load(b_ptr + m, mask=m < M, other=0.0)[None, :]
-    rate = tl.full((1, BM), 1.0, tl.float32)
-    if KIND != 2:
-        rate = tl.exp(tl.load(a_ptr + m // K, mask=m < M, other=0.0))[None, :]
+    rate = rate_of(a_ptr, m // K, m < M, KIND)[None, :]
     db = tl.zeros((BM,), tl.float32)
     da = tl.zeros((BM,), tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(N, R), tl.num_programs(0)):
         at, _, mask = _place(N, M, R, BM, block)
         z = tl.load(u_ptr + at, mask=mask, other=0.0).to(tl.float32) + bias
         dy = tl.load(dy_ptr + at, mask=mask, other=0.0)
-        if KIND == 0:
-            y, s = _softplus(z)
-            dz = -rate * s * dy
-            da += tl.sum(-rate * y * dy, axis=0)
-        elif KIND == 1:
-            s = tl.sigmoid(rate * z)
-            # 1 - s from the other side: at either end one of the two is small
-            dz = _BOUND * s * tl.sigmoid(-rate * z) * rate * dy
-            da += tl.sum(dz * z, axis=0)
-        else:
-            _, s = _softplus(-z)
-            dz = s * _SHARE * dy
+        dz, dlog = gate_gradient(z, rate, dy, KIND)
+        da += tl.sum(dlog, axis=0)
         db += tl.sum(dz, axis=0)
         tl.store(du_ptr + at, dz, mask=mask)
     row = tl.program_id(0).to(tl.int64) * 2 * M

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mnemolab.kernels import memory_scan, memory_step
 from mnemolab.kernels.neighbours.linear_pair import linear_pair
 from mnemolab.kernels.neighbours.norms import l2_norm
+from mnemolab.kernels.neighbours.scalar_gates import scalar_gates
 from mnemolab.models.config import MemoryConfig, ModelConfig
 from mnemolab.models.fused import Fused
 from mnemolab.models.mixers.gates import DecayGate, FixedDecay
@@ -38,9 +39,14 @@ class Operands:
         return {"log_decay": self.log_decay, "erase": self.erase, "write": self.write}
 
 
+def _heard(module: nn.Module) -> bool:
+    """Whether somebody listens to its calls."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _bare(module: nn.Module) -> bool:
     """A matrix alone: no bias, nobody's wrapper around it, and nobody listens to its calls."""
-    return type(module) is Fused and module.bias is None and not module._forward_hooks and not module._forward_pre_hooks
+    return type(module) is Fused and module.bias is None and not _heard(module)
 
 
 class MemoryMixer(KeepsFp32, HeadsMixer):
@@ -97,26 +103,45 @@ class MemoryMixer(KeepsFp32, HeadsMixer):
 
     def operands(self, told: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Operands:
         """The gates at every token, computed in fp32 at least, from what `read` tells."""
-        log_decay = erase = write = None
-        c = self.config
-        parts: dict[str, Tensor] = {}
-        if self.control is not None:
-            split = told.split(tuple(self.control_sizes.values()), -1)
-            parts = dict(zip(self.control_sizes, split, strict=True))
-        if isinstance(self.decay, FixedDecay):
-            log_decay = self.decay(told)
-        elif isinstance(self.decay, DecayGate):
-            u = parts["decay"] if self.decay_up is None else self.decay_up(parts["decay"])
-            log_decay = self.decay(u)
-            if c.write == "step":
-                write = self.decay.step_size(u)
-        if self.control_sizes["erase"]:
-            erase = self._open(parts["erase"], self.key_dim) * c.beta_max
-            write = erase
-        if self.control_sizes["write"]:
-            write = self._open(parts["write"], self.value_dim)
+        log_decay, erase, write = self._by_channel(told) if self.control_sizes["write"] else self._by_head(told)
         found = Operands(q, k, v, log_decay, erase, write)
         return found if self.intervention is None else self.intervention(found)
+
+    def _by_head(self, told: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Decay, erase and write where what erases and writes is one number a head."""
+        gate, sizes = self.decay, self.control_sizes
+        steps = self.config.write == "step"
+        options: dict[str, Any] = {"beta_max": self.config.beta_max} if sizes["erase"] else {}
+        by_head = isinstance(gate, DecayGate) and gate.channels is None and not _heard(gate)
+        if isinstance(gate, DecayGate) and by_head:
+            A_log = None if gate.kind == "logsigmoid" else gate.A_log
+            options |= {"kind": gate.kind, "bias": gate.dt_bias, "A_log": A_log, "step": steps}
+        part: Tensor | None = told
+        log_decay = step = beta = None
+        if options:
+            passed = 0 if by_head else sizes["decay"]
+            part, log_decay, step, beta = scalar_gates(told, self.heads, passed=passed, **options)
+        if log_decay is None:
+            log_decay = self._decays(told, part)
+            if steps and isinstance(gate, DecayGate) and part is not None:
+                step = gate.step_size(part)
+        return log_decay, beta, step if beta is None else beta
+
+    def _by_channel(self, told: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Decay, erase and write where one of the latter two is a gate per channel."""
+        split = told.split(tuple(self.control_sizes.values()), -1)
+        parts = dict(zip(self.control_sizes, split, strict=True))
+        erase = self._open(parts["erase"], self.key_dim) * self.config.beta_max
+        return self._decays(told, parts["decay"]), erase, self._open(parts["write"], self.value_dim)
+
+    def _decays(self, told: Tensor, part: Tensor | None) -> Tensor | None:
+        """Log-decay from its part of what is told."""
+        decay = self.decay
+        if decay is None:
+            return None
+        if isinstance(decay, FixedDecay) or part is None:
+            return decay(told)
+        return decay(part if self.decay_up is None else self.decay_up(part))
 
     def _open(self, u: Tensor, channels: int) -> Tensor:
         """Sigmoid of (B,T,H) or (B,T,H*channels), the latter as (B,T,H,channels)."""

@@ -31,6 +31,7 @@ from mnemolab.kernels.triton import (
     philox,
     row_loss,
     rows,
+    scalar_gates,
     scan,
     short_conv,
     situ,
@@ -141,7 +142,23 @@ def run_neighbours() -> None:
     ):
         y.sum().backward()
     philox.philox_words(torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64), 1 << 31, (7, 9), 11)
+    run_gates()
     run_convolutions()
+
+
+def run_gates() -> None:
+    """The strength of a delta rule alone, beside a decay or beside columns that pass by; a step size; the kinds of decay."""
+
+    def leaf(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape).requires_grad_()
+
+    for passed, kind, step, beta in (
+        (0, None, False, 1.0), (0, 0, True, None), (0, 1, False, 2.0), (0, 2, False, None), (64, None, False, 1.0),
+    ):  # fmt: skip
+        J = passed + 2 * ((kind is not None) + (beta is not None))
+        bias, A_log = None if kind is None else leaf(2), None if kind in (None, 2) else leaf(2)
+        found = scalar_gates.scalar_gates(leaf(2, 64, J).bfloat16(), 2, passed, kind, bias, A_log, step, beta)
+        torch.stack([y.float().sum() for y in found if y is not None]).sum().backward()
 
 
 def run_convolutions() -> None:

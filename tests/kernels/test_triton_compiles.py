@@ -46,7 +46,7 @@ def test_a_covering_subset():
     rows = compiled("kda:32:bf16", "gated_deltanet:64:bf16", "linear:32:bf16", "neighbours", "step")
     assert {row["kernel"].split(".")[0] for row in rows} == {
         "prepare", "forward", "backward", "gradients", "short_conv", "norms", "situ", "add_norm", "attention_residual",
-        "cross_entropy", "step", "rows", "sums", "philox", "linear_pair", "decay_gate",
+        "cross_entropy", "step", "rows", "sums", "philox", "linear_pair", "decay_gate", "scalar_gates",
     }  # fmt: skip
     check(rows, SPILL, 200)
 

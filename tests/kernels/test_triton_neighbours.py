@@ -15,6 +15,7 @@ from mnemolab.kernels import glu as plain_glu
 from mnemolab.kernels import l2_norm as plain_l2
 from mnemolab.kernels import linear_pair as plain_pair
 from mnemolab.kernels import rms_norm_gated as plain_rms
+from mnemolab.kernels import scalar_gates as plain_scalar_gates
 from mnemolab.kernels import scored_cross_entropy as plain_loss
 from mnemolab.kernels import short_conv as plain_conv
 from mnemolab.kernels import short_conv_qkv as plain_qkv
@@ -27,6 +28,7 @@ from mnemolab.kernels.triton import (
     decay_gate,
     linear_pair,
     norms,
+    scalar_gates,
     short_conv,
     situ,
 )
@@ -300,3 +302,46 @@ def test_decay_gate(kind, T, H, K, shift):
         lambda u, b, a: plain_decay(u, b, a, kind, H),
         tensors,
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "beta_max", "passed"),
+    (
+        (None, False, 2.0, 0), ("softplus", False, 1.0, 0), ("softplus", True, None, 0), ("bounded", False, 2.0, 3),
+        ("logsigmoid", False, None, 0), (None, False, 1.0, 40),
+    ),
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize(("T", "H"), ((1, 1), (70, 2), (600, 3)))
+@pytest.mark.parametrize("used", (0, 1))
+def test_scalar_gates(kind, step, beta_max, passed, T, H, used):
+    """All results used, and the last alone: the others' columns of the gradient are then zero."""
+    J = passed + H * ((kind is not None) + (beta_max is not None))
+    tensors = [
+        draw(2, T, J),
+        draw(H, seed=1) if kind else None,
+        None if kind in (None, "logsigmoid") else draw(H, seed=2),
+    ]
+
+    def of(form):
+        return lambda *leaves: tuple(y for y in form(*leaves) if y is not None)[-used:]
+
+    compare(
+        of(lambda u, b, a: scalar_gates.scalar_gates(
+            u, H, passed, None if kind is None else GATES.index(kind), b, a, step, beta_max
+        )),
+        of(lambda u, b, a: plain_scalar_gates(
+            u, H, passed=passed, kind=kind, bias=b, A_log=a, step=step, beta_max=beta_max
+        )),
+        tensors,
+    )  # fmt: skip
+
+
+def test_scalar_gates_of_bfloat16_leave_as_float32():
+    """A rounded column would be a rounded strength: sigmoids of bfloat16 numbers have float32 digits."""
+    told = draw(2, 70, 6).bfloat16().to(DEVICE).requires_grad_()
+    passed, _, _, beta = scalar_gates.scalar_gates(told, 2, 4, None, None, None, False, 2.0)
+    assert passed.dtype == torch.bfloat16 and beta.dtype == torch.float32
+    torch.testing.assert_close(beta, 2 * torch.sigmoid(told[..., 4:].float()), atol=1e-6, rtol=0)
+    (gradient,) = torch.autograd.grad((passed.sum() + beta.sum(),), told)
+    assert gradient.dtype == torch.bfloat16 and bool((gradient[..., :4] == 1).all())

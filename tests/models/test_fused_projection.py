@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from mnemolab.kernels.neighbours import norms, short_conv
+from mnemolab.kernels.neighbours import norms, scalar_gates, short_conv
 from tests.models.stages import case_id, small, tokens
 
 if find_spec("triton") is None:
@@ -23,6 +23,8 @@ CASES = [
     ("gpt2", {"recipe": "matched"}),
     ("mamba2", {"recipe": "published"}),
     ("gated_deltanet", {"recipe": "published"}),
+    ("kda", {"recipe": "matched"}),
+    ("gla", {"recipe": "matched"}),
     ("linear_attention", {"feature_map": "elu1"}),
     ("gated_deltanet", {"positions": "rotary", "key_heads": 1}),
 ]
@@ -49,9 +51,10 @@ def results(name, options):
 def test_the_fused_forms_change_nothing(name, options, monkeypatch):
     wanted = results(name, options)
     calls = []
-    for module in (short_conv, norms):
+    for module in (short_conv, norms, scalar_gates):
         monkeypatch.setattr(module, "fused", lambda x, *others, module=module: bool(calls.append(module) or x.numel()))
     found = results(name, options)
-    assert set(calls) == {short_conv, norms}
+    by_head = name in ("deltanet", "mamba2", "gated_deltanet", "kda")
+    assert set(calls) == ({short_conv, norms, scalar_gates} if by_head else {short_conv, norms})
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5 * max(1.0, float(b.abs().max())), rtol=0)
