@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from mnemolab.trainers import graph
 from mnemolab.trainers import rehearse as module
 from mnemolab.trainers.rehearse import rehearse_step
+from mnemolab.trainers.steps import make_optimiser
+from mnemolab.trainers.update import PlainUpdate
 
 CUDA = torch.device("cuda", 0)
 
@@ -60,3 +63,22 @@ def test_what_might_do_more_than_compute_is_not_rehearsed(rehearsed):
         rehearse_step(model, lambda: pytest.fail("it ran"), device)
     rehearse_step(known, lambda: None, CUDA)
     assert len(rehearsed[0]) == 1
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_graph_steps_rehearse_before_their_first_step_and_never_a_plain_update(tiny, monkeypatch, fused):
+    class Steps(graph.GraphSteps):
+        def _take_step(self):
+            told.append("step")
+            self._warm += 1
+
+    told: list[str] = []
+    monkeypatch.setattr(graph, "rehearse_step", lambda model, step, device: told.append(step.__name__))
+    if fused:
+        monkeypatch.setattr(graph, "FusedUpdate", PlainUpdate)
+    config, device = tiny(), torch.device("cpu")
+    model = config.make_model()
+    steps = Steps(model, make_optimiser(model, config, device), config.make_task(), config, device)
+    for count in (1, 2):
+        steps.advance(count)
+    assert told == ["_step_body"] * fused + ["step"] * 3
