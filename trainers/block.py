@@ -27,8 +27,10 @@ class Examples(NamedTuple):
 
 
 class Block:
-    """`steps` steps of `batch` examples of the training stream, for a model with the embedding `table` (N,D). A step's tensors lie in one row of bytes, so that it is taken
-    by one copy; addresses stay the same, as CUDA graphs ask."""
+    """`steps` steps of `batch` examples of the training stream, for a model with the embedding `table` (N,D).
+
+    A step's tensors lie in one row of bytes, so that it is taken by one copy; addresses stay the same, as CUDA graphs ask.
+    """
 
     def __init__(self, task: Task, batch: int, steps: int, seed: int, table: Tensor):
         self.task, self.batch, self.steps, self.seed, self.device = task, batch, steps, seed, table.device

@@ -45,7 +45,8 @@ def token_order(tokens: Tensor, N: int) -> TokenOrder:
 def embedding(tokens: Tensor, weight: Tensor, order: TokenOrder | None = None) -> Tensor:
     """weight[tokens]: tokens (B,T) int64 or int32, weight (N,D) -> (B,T,D) in weight.dtype.
 
-    `order`, that of these very tokens, spares the gradient its sort; what needs no sort does not look at it. The gradient of weight is summed in float32 in a fixed order; on CUDA too it has the same bits each time.
+    The gradient of weight is summed in float32 in a fixed order; on CUDA too it has the same bits each time. `order`, that of
+    these very tokens, spares it a sort; where none is needed, nobody looks at it.
     A token outside 0 to N - 1 is an IndexError on the CPU. On CUDA nobody waits for the tokens: the Triton form gives a row of
     NaN, which shows in the loss, and stops at an assertion under TRITON_DEBUG=1; torch's form, for few tokens, always stops
     at an assertion. Raises BadRequest for a weight that is no matrix, TypeError for dtypes.

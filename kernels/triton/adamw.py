@@ -223,8 +223,9 @@ def settle(
     """The bookkeeping of one step: losses (R,) float32 whose sum is the loss; decay (tensors,) float32; log_betas (2,) float64;
     writes factors (tensors,3) and scale () for `adamw`. `clip` may be infinite.
 
-    Kept on the device from step to step: rates (steps,) float32, the last for all steps after; cursor () int64 the step, slot () int64 the step within its
-    block of `slots`, bad () float32 1 once something was not finite, ring (rows,2) float32 of losses and norms.
+    Kept on the device from step to step: rates (steps,) float32, the last for all steps after; cursor () int64 the step, slot
+    () int64 the step within its block of `slots`, bad () float32 1 once something was not finite, ring (rows,2) float32 of
+    losses and norms.
     """
     run(
         settle_kernel, (1,),

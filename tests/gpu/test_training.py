@@ -10,6 +10,7 @@ from mnemolab.trainers import RunConfig, train
 from mnemolab.trainers.graph import GraphSteps
 from mnemolab.trainers.steps import EagerSteps, make_optimiser
 from mnemolab.trainers.stops import NotFinite
+from mnemolab.trainers.update import FusedUpdate
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -47,6 +48,7 @@ def test_graph_steps_are_eager_steps(stage, precision):
         assert a[1] == pytest.approx(b[1], abs=TOLERANCE[precision])
     assert graph.how.startswith("CUDA graph")
     assert "steps eagerly" not in graph.how
+    assert type(graph._update) is FusedUpdate and graph._examples.take(graph._board.slot).order is not None
 
 
 @pytest.mark.parametrize("at_once", [1 << 22, 1 << 27])

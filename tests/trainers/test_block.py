@@ -1,4 +1,4 @@
-"""Blocks of examples: the training stream's steps, with what is asked of them and their tokens' order, from one row of bytes."""
+"""Blocks of examples: steps of the training stream, with what is asked of them and their tokens' order, from rows of bytes."""
 
 from dataclasses import dataclass, replace
 from typing import Any
