@@ -18,6 +18,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from mnemolab.kernels import memory_step
+from mnemolab.kernels.neighbours.embedding import token_order
 from mnemolab.kernels.triton import (
     adamw,
     add_norm,
@@ -179,11 +180,13 @@ def run_convolutions() -> None:
 
 
 def run_embedding() -> None:
-    """Rows that a vector load divides and rows that it does not; the first level of the gradient and a later one."""
+    """Rows that a vector load divides and rows that it does not; the first level of the gradient and a later one,
+    with its own order and with one that was given."""
     tokens = torch.zeros(4, 128, dtype=torch.int64)
     for width, dtype in ((128, torch.float32), (33, torch.float32), (1024, torch.float32), (128, torch.bfloat16)):
         table = torch.zeros(300, width, dtype=dtype).requires_grad_()
         embedding.embedding(tokens, table).sum().backward()
+        embedding.embedding(tokens, table, *(x[0] for x in token_order(tokens.view(1, -1), 300))).sum().backward()
 
 
 def run_losses() -> None:

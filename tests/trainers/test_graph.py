@@ -105,8 +105,8 @@ def test_narrow_steps_are_narrow_steps_one_after_the_other(tiny, replayed, fused
     config = tiny(**{"precision": "bf16", "budget.steps": 12})
     plain, graph = eager(config), replayed(config, fused=fused)
     for _ in range(2):
-        plain.advance(4)
-        graph.advance(4)
+        plain.advance(2)
+        graph.advance(2)
         for a, b in zip(graph.drain(), plain.drain(), strict=True):
             assert a[1:] == pytest.approx(b[1:], rel=3e-2)
         for steps in (plain, graph):
