@@ -66,6 +66,28 @@ def test_the_same_steps_as_one_after_the_other(tiny, replayed, block, kernels):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("stage", "recipe"),
+    [
+        ("gru", "published"),
+        ("gpt2", "published"),
+        ("mamba2", "published"),
+        ("kda", "matched"),
+        ("kimi_k3", "published"),
+    ],
+)
+def test_stages_of_every_build_update_by_three_kernels(tiny, replayed, stage, recipe):
+    """Untied heads, experts, residual queries, gates: whatever has a gradient gets its step."""
+    depth = 5 if stage == "kimi_k3" else 1
+    config = tiny(**{"model.name": stage, "model.recipe": recipe, "model.depth": depth})
+    plain, graph = eager(config), replayed(config, fused=True)
+    plain.advance(3)
+    graph.advance(3)
+    for a, b in zip(graph.drain(), plain.drain(), strict=True):
+        assert a[1:] == pytest.approx(b[1:], rel=1e-5)
+    assert len(graph.optimiser.state) == len(plain.optimiser.state) > 0
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_resumed_stepper_goes_on_where_it_was(tiny, replayed, fused):
     config = tiny(**{"budget.steps": 9})
