@@ -8,7 +8,7 @@ BD channels; a walk over a segment begins with the W - 1 rows before it and, bac
 # Triton gives these operators their meaning: pyright reads plain Python
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -34,13 +34,21 @@ from mnemolab.kernels.triton.table import padded
 
 __all__ = ["MAX_TAPS", "MAX_UNIT", "short_conv", "short_conv_qkv"]
 
-ELEMENTS = 4  # of a row in a thread: backward each has some twenty numbers to keep, and more would cost programs
-ROWS = 32  # rows of a segment
 UNROLL = 4  # rows in a turn of the loop: fewer are moved from register to register
-# turns of the loop whose rows are here or on their way. They come by way of shared memory: asked for from registers ahead of
-# time, ptxas moves the loads back to where it saves registers, a row and a half before their use
-STAGES = 3
-WIDEST = 64  # channels of a tile
+
+
+class Walk(NamedTuple):
+    """How a direction walks. elements: of a row in a thread; rows: of a segment, a multiple of UNROLL; widest: channels of a
+    tile; stages: turns of the loop whose rows are here or on their way. They come by way of shared memory: asked for from
+    registers ahead of time, ptxas moves the loads back to where it saves registers, a row and a half before their use."""
+
+    elements: int = 4
+    rows: int = 32
+    widest: int = 64
+    stages: int = 3
+
+
+FORWARD, BACKWARD = Walk(), Walk()
 
 
 @triton.jit
@@ -273,17 +281,19 @@ def conv_backward_kernel(
         )  # fmt: skip
 
 
-def _plan(x: Tensor, W: int, sizes: tuple[int, int, int], silu: tuple[bool, bool, bool], unit: int) -> dict[str, Any]:
-    """The kernels' constants; under `segments` their number in a sequence, in all, and the rows of one."""
+def _plan(
+    walk: Walk, x: Tensor, W: int, sizes: tuple[int, int, int], silu: tuple[bool, bool, bool], unit: int
+) -> dict[str, Any]:
+    """A kernel's constants; under `segments` their number in a sequence, in all, and the rows of one."""
     B, T, _ = x.shape
     BK = padded(unit) if unit else 0
-    BD = max(BK, min(WIDEST, padded(min(size for size in sizes if size))))
+    BD = max(BK, min(walk.widest, padded(min(size for size in sizes if size))))
     # more threads than a tile has channels: else Triton (3.6) gives rows from shared memory the layout of the filters
     warps = max(4, BD // 16)
-    wide, G = (BD // BK * unit if unit else BD), 32 * warps * ELEMENTS // BD
+    wide, G = (BD // BK * unit if unit else BD), 32 * warps * walk.elements // BD
     keys = -(-sizes[0] // wide) + -(-sizes[1] // wide)
     tiles = keys + -(-sizes[2] // BD)
-    rows = ROWS
+    rows = walk.rows
     # few programs: shorter walks, until every multiprocessor has one; many: fewer rows read twice, fewer partial sums
     while rows > 8 and B * -(-T // rows) * tiles < 256 * G:
         rows //= 2
@@ -297,7 +307,7 @@ def _plan(x: Tensor, W: int, sizes: tuple[int, int, int], silu: tuple[bool, bool
         "KEYS": keys if sizes[2] and (unit or len(set(silu)) > 1) else 0,
         "EVEN": unit in (0, BK) and all(size % BD == 0 for size in sizes),
         "K": unit, "BK": BK, "BD": BD, "G": G, "W": W, "SILU": sum(on << p for p, on in enumerate(silu)), "U": UNROLL,
-        "STAGES": STAGES, "num_warps": warps,
+        "STAGES": walk.stages, "num_warps": warps,
     }  # fmt: skip
 
 
@@ -319,7 +329,7 @@ class _ShortConv(torch.autograd.Function):
         (B, T, _), (channels, W) = mixed.shape, weight.shape
         parts = tuple(mixed.new_empty(B, T, size) for size in sizes)
         following = mixed.new_empty(B, W - 1, channels)
-        plan = _plan(mixed, W, sizes, silu, unit)
+        plan = _plan(FORWARD, mixed, W, sizes, silu, unit)
         per_sequence, segments, rows = plan.pop("segments")
         run(
             conv_forward_kernel, (-(-segments // plan["G"]) * plan["TILES"],),
@@ -346,7 +356,7 @@ class _ShortConv(torch.autograd.Function):
         drest = None if drest is None or M == channels else drest.contiguous()
         dnext = None if dnext is None or W == 1 else dnext.contiguous()
         dcache = None if cache is None else torch.empty_like(cache)
-        plan = _plan(mixed, W, sizes, silu, unit)
+        plan = _plan(BACKWARD, mixed, W, sizes, silu, unit)
         per_sequence, segments, rows = plan.pop("segments")
         groups = -(-segments // plan["G"])
         dweight = torch.empty(groups, channels, W, dtype=torch.float32, device=mixed.device)

@@ -118,7 +118,8 @@ def test_short_conv_qkv_where_not_everything_is_used(used):
 
 @pytest.mark.parametrize("rows", (4, 8, 128))
 def test_short_conv_qkv_in_walks_of_any_length(rows, monkeypatch):
-    monkeypatch.setattr(short_conv, "ROWS", rows)
+    for name in ("FORWARD", "BACKWARD"):
+        monkeypatch.setattr(short_conv, name, short_conv.Walk(rows=rows))
     check_qkv(1, 37, (16, 16, 16), 4, rest=16, unit=16, bias=True, cached=True)
 
 
