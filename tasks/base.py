@@ -97,6 +97,11 @@ class Task(ABC):
         return math.inf
 
     @property
+    def split_by_content(self) -> bool:
+        """Whether an example's content says which split it belongs to. How many candidates are drawn then depends on them."""
+        return self.bits < CONTENT_BITS
+
+    @property
     def signature_bits(self) -> float:
         """log2 of a lower bound on the number of different signatures."""
         return self.bits
@@ -128,7 +133,7 @@ class Task(ABC):
             columns = {name: column[:0] for name, column in one.queries.items()}
             return Batch(one.inputs[:0], one.targets[:0], columns)
         indices = indices.to(device=device, dtype=torch.int64)
-        by_content = self.bits < CONTENT_BITS
+        by_content = self.split_by_content
         if by_content and round(self.signature_bits, 6) < LEAST_BITS:
             raise BadRequest(
                 f"{self.name}: about 2**{math.floor(max(0, self.signature_bits) * 100) / 100} different contents, too few to share among three "

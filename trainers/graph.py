@@ -55,6 +55,9 @@ class GraphSteps(Steps):
         length: int = feed.task.length  # type: ignore[attr-defined]
         self.block = max(1, min(BLOCK_STEPS, BLOCK_TOKENS // (feed.batch_size * length)))
         self.how = "CUDA graph"
+        self._on_host = feed.task.split_by_content
+        if self._on_host:
+            self.how += "; making examples eagerly: so few are possible that their content decides which are drawn"
         self._at_block = torch.zeros((), dtype=torch.int64, device=device)
         self._examples = Block(feed.task, feed.batch_size, self.block, feed.seed, self.model.embedding.weight)
         self._cast = NarrowWeights(self.model) if self.config.precision == "bf16" else None
@@ -111,7 +114,7 @@ class GraphSteps(Steps):
         self._at_block.fill_(number)
         if self._replay_block is not None:
             self._replay_block()
-        elif self._held is None:  # the first block also warms the task up
+        elif self._on_host or self._held is None:  # the first block also warms the task up
             self._block_body()
         else:
             self._replay_block = self._captured(self._block_body, "making examples")
