@@ -32,10 +32,12 @@ FAR = tl.constexpr(60.0)  # exp(88) is the last that float32 and bfloat16 hold
 
 @triton.jit(do_not_specialize=["R"])
 def row_loss_kernel(
-    x_ptr, w_ptr, wanted_ptr, share_ptr, p_ptr, dx_ptr, scaled_ptr, loss_ptr, R, N,
-    D: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
+    x_ptr, w_ptr, wanted_ptr, share_ptr, p_ptr, dx_ptr, scaled_ptr, loss_ptr, R, N, STRIDE,
+    D: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr, RAGGED: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """p (R,N) gets exp(z - c), at the target minus the sum of the others; scaled gets x g / s, as d z = p g / s."""
+    """p (R,N), whose rows are STRIDE apart, gets exp(z - c), at the target minus the sum of the others; scaled gets x g / s, as
+    d z = p g / s. RAGGED: N is no multiple of BN."""
     d = tl.arange(0, BD)
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     inside = (r < R)[:, None] & (d < D)[None, :]
@@ -56,22 +58,20 @@ def row_loss_kernel(
         dx = tl.zeros((BR, BD), tl.float32)
         for start in tl.range(0, N, BN, num_stages=STAGES):
             c = start + tl.arange(0, BN)
-            if EVEN:
-                w = tl.load(w_ptr + c[:, None] * D + d[None, :])
+            # beyond the last word its row is read again, and counts for nothing
+            n = tl.minimum(c, N - 1) if RAGGED else c
+            if WHOLE:
+                w = tl.load(w_ptr + n[:, None] * D + d[None, :])
             else:
-                w = tl.load(w_ptr + c[:, None] * D + d[None, :], mask=(c < N)[:, None] & (d < D)[None, :], other=0.0)
+                w = tl.load(w_ptr + n[:, None] * D + d[None, :], mask=(d < D)[None, :], other=0.0)
             z = tl.dot(x, tl.trans(w), input_precision="ieee")
-            if not EVEN:
+            if RAGGED:
                 z = tl.where((c < N)[None, :], z, -float("inf"))
             top = tl.maximum(top, tl.max(z, axis=1))
             p = tl.where((c[None, :] == wanted[:, None]) | (share[:, None] == 0.0), 0.0, tl.exp(z - shift[:, None]))
             others += tl.sum(p, axis=1)
             p = p.to(w.dtype)
-            there = p_ptr + r[:, None] * N + c[None, :]
-            if EVEN:
-                tl.store(there, p, mask=(r < R)[:, None])
-            else:
-                tl.store(there, p, mask=(r < R)[:, None] & (c < N)[None, :])
+            tl.store(p_ptr + r[:, None] * STRIDE + c[None, :], p, mask=(r < R)[:, None])
             dx = tl.dot(p, w, dx, input_precision="ieee")
         higher = used & (top - shift > FAR)
         shift = tl.where(higher, top, shift)
@@ -87,7 +87,7 @@ def row_loss_kernel(
     tl.store(scaled_ptr + r[:, None] * D + d[None, :], x.to(tl.float32) * scale[:, None], mask=inside)
     tl.store(loss_ptr + r, tl.where(used, (shift + tl.log(total) - hit) * share, 0.0), mask=r < R)
     tl.debug_barrier()  # the zero that another thread wrote there comes first
-    tl.store(p_ptr + r * N + wanted, rest, mask=(r < R) & used)
+    tl.store(p_ptr + r * STRIDE + wanted, rest, mask=(r < R) & used)
 
 
 def row_loss(
@@ -96,15 +96,17 @@ def row_loss(
     """x (R,D), weight (N,D) of one dtype, wanted (R,) int64, share (R,) float32: a row's weight in the mean, 0 where it is
     not scored. Writes losses (R,) float32 and d rows, dx (R,D); returns p (R,N) and scaled (R,D) with d W = p^T scaled.
 
-    All are contiguous; D is at most MAX_WIDTH and R N below 2^31.
+    All but p are contiguous; D is at most MAX_WIDTH and R N below 2^31.
     """
     (R, D), N = x.shape, weight.shape[0]
     BD = padded(D)
     BR, BN, warps = TILES if x.dtype == torch.bfloat16 else (32, 32, 4)
-    p, scaled = torch.empty((R, N), dtype=x.dtype, device=x.device), torch.empty_like(x)
+    # rows of whole tiles: where N is odd its own would be written two bytes at a time
+    stride = -(-N // BN) * BN
+    p, scaled = torch.empty((R, stride), dtype=x.dtype, device=x.device), torch.empty_like(x)
     run(
         row_loss_kernel, (triton.cdiv(R, BR),),
-        x, weight, wanted, share, p, dx, scaled, losses, R, N,
-        D=D, BD=BD, BR=BR, BN=BN, EVEN=N % BN == 0 and BD == D, STAGES=3, num_warps=warps,
+        x, weight, wanted, share, p, dx, scaled, losses, R, N, stride,
+        D=D, BD=BD, BR=BR, BN=BN, WHOLE=BD == D, RAGGED=N % BN > 0, STAGES=3, num_warps=warps,
     )  # fmt: skip
-    return p, scaled
+    return p[:, :N], scaled

@@ -84,8 +84,8 @@ def test_the_losses():
     """One pass over a vocabulary fills the registers, with two products of 128 rows: wgmma, both of operands as loaded."""
     rows = compiled("losses")
     assert {row["kernel"] for row in rows} == {"row_loss.row_loss_kernel", "softmax_error.softmax_error_kernel"}
-    # ragged vocabularies keep masks beside the tiles: 160 bytes with Triton 3.6, 0 where tiles divide
-    assert all(row["stack"] <= 256 and not row["miscompiled"] for row in rows), rows
+    # 40 bytes with Triton 3.6 and 56 with 3.9, all of it outside the loop
+    assert all(row["stack"] <= 128 and not row["miscompiled"] for row in rows), rows
 
 
 def test_the_update():
