@@ -168,7 +168,7 @@ def test_workers_that_die_while_importing(values, tmp_path, monkeypatch, deaths)
     job, events = Job(run.run_id, run.label, run.budget.steps, run.to_dict()), []
     with LocalEngine(1, ["mortal"]) as engine:
         if deaths == 3:
-            with pytest.raises(RunFailed, match="3 workers in a row died while starting .the last: signal SIGKILL."):
+            with pytest.raises(RunFailed, match=r"3 workers in a row died while starting \(the last: signal SIGKILL\)"):
                 engine.run([job], tmp_path, events.append)
             return
         engine.run([job], tmp_path, events.append)

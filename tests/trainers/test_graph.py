@@ -68,7 +68,7 @@ def test_the_same_steps_as_one_after_the_other(tiny, replayed, block, kernels):
 
 def test_examples_of_a_small_space_are_not_captured(tiny, replayed, monkeypatch):
     """How many are drawn is known to the host alone: a capture would fail, and say no more than that it did."""
-    whole, small = replayed(tiny()), replayed(tiny(**{"task": {"name": "associative_recall", "pairs": 2, "length": 16}}))
+    whole, small = replayed(tiny()), replayed(tiny(task={"name": "associative_recall", "pairs": 2, "length": 16}))
     assert small.feed.task.split_by_content and not whole.feed.task.split_by_content
     captured = []
     monkeypatch.setattr(Replayed, "_captured", lambda self, body, what: captured.append((self is small, what)) or body)
