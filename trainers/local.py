@@ -124,7 +124,9 @@ class LocalEngine:
                     how = _bury(worker, out, emit)
                     self.false_starts += not worker.ready
                     if self.false_starts >= FALSE_STARTS:
-                        raise RunFailed(f"{FALSE_STARTS} workers in a row died while starting (the last: {how})") from None
+                        raise RunFailed(
+                            f"{FALSE_STARTS} workers in a row died while starting (the last: {how})"
+                        ) from None
                     self._hire(len(queue) + sum(worker.job is not None for worker in self.crew))
 
     def close(self) -> None:
