@@ -51,7 +51,8 @@ def test_any_batch_and_length(B, T, W):
     wanted = run(mixed, weight, cache, unit=64, wide=True)
     for name, (a, b) in enumerate(zip(found, wanted, strict=True)):
         if b.numel():
-            assert float((a.double() - b).norm()) <= 1e-5 * float(b.norm()), name
+            a, b = a.detach().double(), b.detach()  # torch warns, once a process, of a number with a history
+            assert float((a - b).norm()) <= 1e-5 * float(b.norm()), name
 
 
 def test_more_than_two_to_the_31_elements():

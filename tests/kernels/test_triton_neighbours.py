@@ -335,6 +335,9 @@ def test_scalar_gates(kind, step, beta_max, passed, T, H, used):
             u, H, passed=passed, kind=kind, bias=b, A_log=a, step=step, beta_max=beta_max
         )),
         tensors,
+        # of one token the bias's gradient may be what two numbers, fifteen times as large, leave of each other: a GPU's
+        # exponential and division are some units in the last place off
+        2e-6 if T > 1 else 3e-5,
     )  # fmt: skip
 
 
