@@ -21,7 +21,7 @@ from mnemolab.trainers.graph import best_steps
 from mnemolab.trainers.module import RunModule, fit
 from mnemolab.trainers.pace import Pace
 from mnemolab.trainers.state import TrainState
-from mnemolab.trainers.steps import Steps, make_optimiser
+from mnemolab.trainers.steps import Steps, make_optimiser, resume_optimiser
 from mnemolab.trainers.stops import NotFinite, NotFiniteRun
 
 __all__ = ["Fitted", "fit_run"]
@@ -73,7 +73,10 @@ def fit_run(
     if state.stopped or state.step >= config.budget.steps:  # killed between its last step and result.json
         return Fitted(model.to(device), state, "eager")
     model.to(device).train()
-    if device.type == "cuda":  # a warm worker has other runs behind it
+    if (
+        device.type == "cuda"
+    ):  # a warm worker has other runs behind it, and what their graphs and streams had serves no other
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     log_every = max(10, config.budget.steps // TRAIN_ROWS)
     pace = Pace(config.budget.steps, config.budget.evaluate_every, log_every, fixed=devices > 1)
@@ -81,7 +84,7 @@ def fit_run(
     def make_steps(module: RunModule) -> Steps:
         steps = _choose(module, config, task, device)
         if saved is not None:
-            steps.optimiser.load_state_dict(saved["optimiser"])
+            resume_optimiser(steps.optimiser, saved["optimiser"])
             steps.step = state.step
         return steps
 
@@ -103,9 +106,12 @@ def fit_run(
         callbacks.append(Watch(tell))
     try:
         fit(module, device, callbacks, loggers, devices)
+        how = module.steps.how
     except NotFinite as error:
         raise _explain(error, config, model) from error
-    return Fitted(model.to(device), module.state, module.steps.how)
+    finally:
+        module.drop_steps()  # Lightning's objects hold each other, and with them the graphs, until Python's collector comes by
+    return Fitted(model.to(device), module.state, how)
 
 
 def _choose(module: RunModule, config: RunConfig, task: Any, device: torch.device) -> Steps:

@@ -69,6 +69,7 @@ class GraphSteps(Steps):
         self._held: int | None = None  # the block that lies in _examples
         self._drained = 0
         self._warm = 0
+        self._side: torch.cuda.Stream | None = None
         self._replay_step: Callable[[], None] | None = None
         self._replay_block: Callable[[], None] | None = None
 
@@ -123,7 +124,9 @@ class GraphSteps(Steps):
 
     def _warm_up(self, body: Callable[[], None]) -> None:
         """Run `body` on another stream: what is captured later must not depend on the default stream's past."""
-        here, side = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
+        # one for all: memory that a stream has freed serves that stream alone
+        self._side = side = self._side or torch.cuda.Stream(self.device)
+        here = torch.cuda.current_stream(self.device)
         side.wait_stream(here)
         with torch.cuda.stream(side):
             body()

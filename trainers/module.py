@@ -50,6 +50,10 @@ class RunModule(lightning.LightningModule):
             self._steps = self._make_steps(self)
         return self._steps
 
+    def drop_steps(self) -> None:
+        """Let go of the stepper, its optimiser and its graphs."""
+        self._steps = None
+
     def configure_optimizers(self) -> None:
         """None: the stepper owns the optimiser."""
 

@@ -18,7 +18,7 @@ from mnemolab.trainers.data import Feed
 from mnemolab.trainers.schedule import learning_rates
 from mnemolab.trainers.stops import NotFinite
 
-__all__ = ["EagerSteps", "Steps", "make_optimiser"]
+__all__ = ["EagerSteps", "Steps", "make_optimiser", "resume_optimiser"]
 
 # Longest stretch of steps between two `drain` calls; the size of the log on the device.
 LOG_STEPS = 4096
@@ -35,6 +35,15 @@ def make_optimiser(model: Backbone, config: RunConfig, device: torch.device) -> 
         fused=True,
         capturable=cuda,
     )
+
+
+def resume_optimiser(optimiser: torch.optim.AdamW, saved: dict[str, Any]) -> None:
+    """Take moments and counts from a checkpoint. How the rate is held stays as this device wants it: a run of device `auto`
+    may have begun on another, and a plain number cannot be changed by a graph."""
+    own = [{name: group[name] for name in ("lr", "capturable")} for group in optimiser.param_groups]
+    optimiser.load_state_dict(saved)
+    for group, kept in zip(optimiser.param_groups, own, strict=True):
+        group.update(kept)
 
 
 class Steps:

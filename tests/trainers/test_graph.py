@@ -10,7 +10,7 @@ from mnemolab.trainers import graph as graph_module
 from mnemolab.trainers.data import sample_range
 from mnemolab.trainers.graph import GraphSteps, best_steps
 from mnemolab.trainers.query_loss import ask, query_loss
-from mnemolab.trainers.steps import EagerSteps, make_optimiser
+from mnemolab.trainers.steps import EagerSteps, make_optimiser, resume_optimiser
 from mnemolab.trainers.stops import NotFinite
 
 CPU = torch.device("cpu")
@@ -111,6 +111,23 @@ def test_a_resumed_stepper_goes_on_where_it_was(tiny, replayed, fused):
     second.step = 5
     second.advance(4)
     assert second.drain() == whole.drain()[5:]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_run_that_began_on_a_cpu_goes_on_with_graphs_and_the_other_way(tiny, replayed, fused):
+    """There the rate is a number, here a tensor, which a replay must be able to change."""
+    config = tiny(**{"budget.steps": 9})
+    whole, first, second, third = eager(config), eager(config), replayed(config, fused=fused), eager(config)
+    whole.advance(9)
+    for one, other, count in ((None, first, 3), (first, second, 3), (second, third, 3)):
+        if one is not None:
+            other.model.load_state_dict(one.model.state_dict())
+            resume_optimiser(other.optimiser, one.optimiser.state_dict())
+            other.step = one.step
+        other.advance(count)
+    for a, b in zip(whole.parameters, third.parameters, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+    assert isinstance(second.optimiser.param_groups[0]["lr"], torch.Tensor)
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -1,9 +1,11 @@
 """One run, end to end: what lies in its folder, that it repeats itself, and how it stops."""
 
+import gc
 import json
 import math
 import os
 import signal
+import weakref
 
 import pandas as pd
 import pytest
@@ -14,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger
 from mnemolab.errors import BadRequest, RunFailed
 from mnemolab.files import held
 from mnemolab.models.backbone import Backbone
-from mnemolab.trainers import RunConfig, load_run, train
+from mnemolab.trainers import RunConfig, fitting, load_run, train
 from mnemolab.trainers.run import resolve_device
 from mnemolab.trainers.stops import Busy, NotFiniteRun, Stopped
 
@@ -63,6 +65,24 @@ def test_a_finished_run_is_not_run_again(tiny, tmp_path, monkeypatch):
     first = train(tiny(), tmp_path)
     monkeypatch.setattr(Backbone, "loss", lambda *args: pytest.fail("trained again"))
     assert train(tiny(), tmp_path).result == first.result
+
+
+def test_what_a_run_stepped_with_is_let_go_at_its_end(tiny, tmp_path, monkeypatch):
+    """Graphs and moments of one run must not wait, on a GPU, for Python to look for cycles while the next one runs."""
+    made, choose = [], fitting._choose
+
+    def chosen(*args):
+        steps = choose(*args)
+        made.append(weakref.ref(steps))
+        return steps
+
+    monkeypatch.setattr(fitting, "_choose", chosen)
+    gc.disable()
+    try:
+        train(tiny(), tmp_path)
+        assert [steps() for steps in made] == [None]
+    finally:
+        gc.enable()
 
 
 def test_training_lowers_the_loss(tiny, tmp_path):
