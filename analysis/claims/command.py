@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemolab.analysis.claims.catalogue import CLAIMS
+from mnemolab.analysis.claims.checks import CHECKS
 from mnemolab.analysis.claims.claim import Verdict
 from mnemolab.analysis.claims.cost import gpu_seconds
 from mnemolab.analysis.claims.evidence import Evidence
@@ -31,6 +32,8 @@ from mnemolab.analysis.claims.write import write_claims
 from mnemolab.files import output_folder
 
 __all__ = ["dry_run", "freeze_tier", "judge_tier"]
+
+GPU = "cuda:0"
 
 
 def dry_run(tier: str, ids: Sequence[str], out: Path, workers: int | None) -> int:
@@ -121,11 +124,12 @@ def judge_tier(
             return _unfinished(piece)
     trained = time.monotonic() - began
     evidence = Evidence.of(planned, home / "runs")
-    verdicts = _judge(ids, evidence, tier, where, home / "judged", None if minutes is None else began + 60 * minutes)
+    deadline = None if minutes is None else began + 60 * minutes
+    verdicts, devices = _judge(ids, evidence, tier, where, home / "judged", deadline)
     if len(verdicts) < len(ids):
         print(f"{len(verdicts)} of {len(ids)} claims judged: run the same command again to go on", file=sys.stderr)
         return 0
-    methods = _methods(tier, frozen, planned, evidence, where, trained)
+    methods = _methods(tier, frozen, planned, evidence, ", ".join(devices) or where, trained)
     print("drawing", file=sys.stderr)
     figures = draw(verdicts, evidence, home / "figures")
     write_claims(verdicts, home, {**methods, "figures": figures})
@@ -140,22 +144,34 @@ def judge_tier(
 
 
 def _judge(
-    ids: Sequence[str], evidence: Evidence, tier: str, device: str, kept: Path, deadline: float | None
-) -> list[Verdict]:
-    """Verdicts in order, as far as the time goes; those of an earlier piece are taken over. At least one is new."""
-    state = key((run.run_id for run in evidence.ran), tier, device)
-    verdicts, fresh = [], 0
+    ids: Sequence[str], evidence: Evidence, tier: str, device: str, folder: Path, deadline: float | None
+) -> tuple[list[Verdict], list[str]]:
+    """Verdicts in order, as far as the time goes, and the devices on which their checks ran. Verdicts of an earlier piece are
+    taken over. At least one is new.
+
+    Checks that ran on a GPU stand where there is none: what is trained may be judged on another machine than costs are.
+    """
+    verdicts: list[Verdict] = []
+    devices: dict[str, None] = {}
+    fresh = 0
     for name in ids:
-        verdict = load(kept, CLAIMS[name], state)
+        claim, checked = CLAIMS[name], name in CHECKS
+        experiments = {load_experiment(own).name for own in claim.experiment}
+        runs = [run.run_id for run in evidence.ran if run.plan.experiment in experiments]
+        places = list(dict.fromkeys((device, GPU))) if checked else [""]
+        found = ((load(folder, claim, key(runs, tier, place)), place) for place in places)
+        verdict, place = next((pair for pair in found if pair[0] is not None), (None, places[0]))
         if verdict is None:
             if fresh and deadline is not None and time.monotonic() > deadline:
                 break
             print(f"judging {name}", file=sys.stderr)
-            verdict, fresh = judge_claim(CLAIMS[name], evidence, tier, device), fresh + 1
-            save(kept, verdict, state)
+            verdict, fresh = judge_claim(claim, evidence, tier, device), fresh + 1
+            save(folder, verdict, key(runs, tier, place))
             evidence.forget()
         verdicts.append(verdict)
-    return verdicts
+        if checked:
+            devices[place] = None
+    return verdicts, list(devices)
 
 
 def _plan(tier: str, ids: Sequence[str]) -> tuple[tuple[Planned, ...], Frozen]:

@@ -1,6 +1,7 @@
 """Verdicts kept from one piece to the next, so that judging can be done in pieces as training is.
 
-A kept verdict is used again only when the runs, the tier, the device and every source file of the analysis are the same.
+A kept verdict is used again only when the claim's runs, the tier, the device of its checks and every source file of the
+analysis are the same.
 """
 
 import hashlib

@@ -7,10 +7,10 @@ import sys
 import pandas as pd
 import pytest
 
-from mnemolab.analysis.claims import CLAIMS, Claim, Judgement, Sample, kept, register_claim
+from mnemolab.analysis.claims import CLAIMS, Claim, Judgement, Sample, command, kept, register_claim
 from mnemolab.analysis.claims.checked import check_claim
 from mnemolab.analysis.claims.checks import CHECKS, Check, Undecidable
-from mnemolab.analysis.claims.claim import VERDICTS
+from mnemolab.analysis.claims.claim import VERDICTS, Verdict
 from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.judge import _loaded, judge_claim, judge_claims, twin_rate
 from mnemolab.analysis.claims.write import FIELDS, read_claims, to_object, write_claims
@@ -155,6 +155,26 @@ def test_a_kept_verdict_is_used_again_only_for_the_same_runs(tmp_path):
     ):
         assert other != state and kept.load(tmp_path, claim, other) is None
     assert kept.load(tmp_path, a_claim(id="other"), state) is None
+
+
+def test_costs_of_a_gpu_stand_where_there_is_none(tmp_path, monkeypatch):
+    """Claims with checks take over what a GPU found; those of trained models alone do not ask where they are judged."""
+    asked = []
+
+    def judged(claim, evidence, tier, device):
+        asked.append((claim.id, device))
+        return Verdict(claim, "supported", f"on {device}", "")
+
+    monkeypatch.setattr(command, "judge_claim", judged)
+    ids = ["situ-fused", "additive-blend"]
+    _, devices = command._judge(ids, Evidence([]), "full", "cuda:0", tmp_path, None)
+    assert devices == ["cuda:0"] and asked == [("situ-fused", "cuda:0"), ("additive-blend", "cuda:0")]
+    again, devices = command._judge([*ids, "kv-bytes"], Evidence([]), "full", "cpu", tmp_path, None)
+    assert asked[2:] == [("kv-bytes", "cpu")] and devices == ["cuda:0", "cpu"]
+    assert [v.why for v in again] == ["on cuda:0", "on cuda:0", "on cpu"]
+    # and not the other way: a processor says nothing about a GPU
+    command._judge(["kv-bytes"], Evidence([]), "full", "cuda:0", tmp_path, None)
+    assert asked[3:] == [("kv-bytes", "cuda:0")]
 
 
 def test_a_third_party_claim(monkeypatch):
