@@ -47,6 +47,7 @@ class _Worker:
     process: Any
     pipe: Connection
     ready: bool = False
+    spent: bool = False  # it ends, and takes no more jobs
     job: Job | None = None
 
 
@@ -159,7 +160,7 @@ def _start(number: int, gpus: Sequence[str], plugins: Sequence[str]) -> _Worker:
 
 def _assign(crew: Sequence[_Worker], queue: _Queue, out: str | Path, emit: Callable[[Event], None]) -> None:
     for worker in crew:
-        if not worker.ready or worker.job is not None:
+        if not worker.ready or worker.spent or worker.job is not None:
             continue
         job = queue.take()
         if job is None:
@@ -183,7 +184,7 @@ def _handle(worker: _Worker, message: tuple[str, Any], queue: _Queue, emit: Call
     elif kind == "progress":
         emit(Progress(job.run_id, value[0], job.steps, value[1]))
     else:
-        worker.job = None
+        worker.job, worker.spent = None, kind == "lost"
         if kind == "busy":
             queue.later.append((time.monotonic() + BUSY_SECONDS, job))
         elif kind == "done":
@@ -256,7 +257,7 @@ def _serve(pipe: Connection, environment: dict[str, str], plugins: Sequence[str]
             job, out = message
             answer = attempt(job, out, lambda value: pipe.send(("progress", value)), stop)
             pipe.send(answer)
-            if stop.is_set():
+            if answer[0] == "lost" or stop.is_set():
                 return
 
 
@@ -269,7 +270,10 @@ def _parent_may_vanish() -> Iterator[None]:
 def attempt(
     job: Job, out: str | Path, progress: Callable[[Any], None], stop: threading.Event | None = None
 ) -> tuple[str, Any]:
-    """Do one job: ("done", result), ("failed", (error, traceback)), ("busy", None) or ("stopped", (error, ""))."""
+    """Do one job: ("done", result), ("failed", (error, traceback)), ("busy", None) or ("stopped", (error, "")).
+
+    ("lost", (error, traceback)) is a failure after which this process can do nothing more on its GPU: it must end.
+    """
     from mnemolab.trainers.config import RunConfig
     from mnemolab.trainers.run import train
     from mnemolab.trainers.stops import Busy, Stopped
@@ -293,4 +297,19 @@ def attempt(
         return "stopped", ("stopped from outside before its end; it goes on from resume.ckpt", "")
     except Exception as error:  # noqa: BLE001  (a bad run must not take its worker down)
         cause = error.__cause__ or error
-        return "failed", (f"{type(cause).__name__}: {cause}", "".join(traceback.format_exception(error)))
+        kind = "failed" if _gpu_answers() else "lost"
+        return kind, (f"{type(cause).__name__}: {cause}", "".join(traceback.format_exception(error)))
+
+
+def _gpu_answers() -> bool:
+    """Whether this process can still use its GPU, if it has used one: after a failed assertion or an illegal access in a kernel
+    every later call fails too."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True

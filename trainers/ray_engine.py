@@ -163,6 +163,9 @@ class RayEngine:
         elif kind == "done":
             emit(Finished(job.run_id, job.label, value))
         else:
+            if kind == "lost":  # nothing more can run there
+                self.hands.remove(hand)
+                self.ray.kill(hand.actor)
             emit(Failed(job.run_id, job.label, *value))
 
     def _peek(self, emit: Callable[[Event], None]) -> None:

@@ -54,6 +54,16 @@ def test_bad_runs_harm_nobody_and_are_tried_again(values, tmp_path, plugin):
     assert multiprocessing.active_children() == []
 
 
+def test_a_worker_whose_gpu_is_spoiled_takes_no_more_runs(values, tmp_path, plugin):
+    """After a kernel's error every run in that process would fail, at once, and a queue be gone in a minute."""
+    tasks = [{"name": "faulty", "fault": fault, "cure": str(tmp_path / "cure")} for fault in ("spoil", "none", "none")]
+    sweep = make(values, list=[{"task": task, "seed": seed} for seed, task in enumerate(tasks)])
+    outcome = run_sweep(sweep, tmp_path, workers=1, plugins=[plugin])
+    first, *others = (run.run_id for run in sweep.runs)
+    assert (set(outcome.failed), set(outcome.done)) == ({first}, set(others))
+    assert "illegal memory access" in json.loads((tmp_path / first / "failure.json").read_text())["error"]
+
+
 def test_choice_on_validation_and_the_test_stream_read_once(values, tmp_path):
     sweep = make(values, grid={"seed": [0, 1]}, choose={"optimiser.learning_rate": [0.0, 0.05]})
     events = []
