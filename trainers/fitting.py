@@ -73,10 +73,7 @@ def fit_run(
     if state.stopped or state.step >= config.budget.steps:  # killed between its last step and result.json
         return Fitted(model.to(device), state, "eager")
     model.to(device).train()
-    if (
-        device.type == "cuda"
-    ):  # a warm worker has other runs behind it, and what their graphs and streams had serves no other
-        torch.cuda.empty_cache()
+    if device.type == "cuda":  # a warm worker has other runs behind it
         torch.cuda.reset_peak_memory_stats(device)
     log_every = max(10, config.budget.steps // TRAIN_ROWS)
     pace = Pace(config.budget.steps, config.budget.evaluate_every, log_every, fixed=devices > 1)
@@ -110,7 +107,9 @@ def fit_run(
     except NotFinite as error:
         raise _explain(error, config, model) from error
     finally:
-        module.drop_steps()  # Lightning's objects hold each other, and with them the graphs, until Python's collector comes by
+        # Lightning's objects hold each other, and with them the graphs, until Python's collector comes by. What graphs that are
+        # gone had is free from the next capture on, before which torch empties its cache
+        module.drop_steps()
     return Fitted(model.to(device), module.state, how)
 
 
