@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from mnemolab.models.backbone import Backbone
     from mnemolab.tasks.base import Task
 
-__all__ = ["Run", "find_runs", "is_finished", "load_checkpoint", "load_run", "read_metrics", "write_config"]
+__all__ = [
+    "Run",
+    "find_runs",
+    "is_diverged",
+    "is_finished",
+    "load_checkpoint",
+    "load_run",
+    "read_metrics",
+    "write_config",
+]
 
 CONFIG, METRICS, RECORDS, RESULT = "config.yaml", "metrics.jsonl", "records.parquet", "result.json"
 MODEL, RESUME, FAILURE, LOCK = "model.pt", "resume.ckpt", "failure.json", "lock"
@@ -75,6 +84,14 @@ class Run:
 
 def is_finished(folder: Path) -> bool:
     return (folder / RESULT).is_file()
+
+
+def is_diverged(folder: Path) -> bool:
+    """Whether the last attempt at this run ended because loss or gradient was not finite, as every attempt will."""
+    try:
+        return str(_read_object(folder / FAILURE)["error"]).startswith("NotFiniteRun")
+    except (BadRequest, KeyError):
+        return False
 
 
 def write_config(folder: Path, config: RunConfig) -> None:

@@ -108,20 +108,27 @@ def judge_tier(
 ) -> int:
     """Train what is missing, judge `ids`, write claims.json, .csv, .tex and figures, and print the verdicts.
 
-    `minutes` bounds training and judging together; a piece that is out of time keeps what it has and says what is left.
+    `minutes` bounds training and judging together; a piece that is out of time keeps what it has and says what is left. A run
+    whose loss or gradient is not finite would end so every time: its seed is left out, and the page says so.
     """
+    from mnemolab.trainers.folder import is_diverged
     from mnemolab.trainers.run import resolve_device
 
     where = str(resolve_device(device))
     planned, frozen = _plan(tier, ids)
     home = output_folder(out)
     began = time.monotonic()
+    diverged: list[str] = []
+    names: dict[str, str] = {}
     if planned:
         runs = [p.config for p in planned]
         names = {p.config.run_id: p.name for p in planned}
         piece = _train(f"claims-{tier}", runs, home / "runs", workers, minutes, plugins, names)
-        if piece.left or piece.failed:
+        diverged = [run_id for run_id in piece.failed if is_diverged(home / "runs" / run_id)]
+        if piece.left or len(diverged) < len(piece.failed):
             return _unfinished(piece)
+        for run_id in diverged:
+            print(f"left out, since its loss or gradient is not finite: {names[run_id]} ({run_id})", file=sys.stderr)
     trained = time.monotonic() - began
     evidence = Evidence.of(planned, home / "runs")
     deadline = None if minutes is None else began + 60 * minutes
@@ -130,6 +137,7 @@ def judge_tier(
         print(f"{len(verdicts)} of {len(ids)} claims judged: run the same command again to go on", file=sys.stderr)
         return 0
     methods = _methods(tier, frozen, planned, evidence, ", ".join(devices) or where, trained)
+    methods["diverged"] = [f"{names[run_id]} ({run_id})" for run_id in diverged]
     print("drawing", file=sys.stderr)
     figures = draw(verdicts, evidence, home / "figures")
     write_claims(verdicts, home, {**methods, "figures": figures})
@@ -151,6 +159,9 @@ def _judge(
 
     Checks that ran on a GPU stand where there is none: what is trained may be judged on another machine than costs are.
     """
+    import torch
+
+    others = () if torch.cuda.is_available() else (GPU,)
     verdicts: list[Verdict] = []
     devices: dict[str, None] = {}
     fresh = 0
@@ -158,7 +169,7 @@ def _judge(
         claim, checked = CLAIMS[name], name in CHECKS
         experiments = {load_experiment(own).name for own in claim.experiment}
         runs = [run.run_id for run in evidence.ran if run.plan.experiment in experiments]
-        places = list(dict.fromkeys((device, GPU))) if checked else [""]
+        places = list(dict.fromkeys((device, *others))) if checked else [""]
         found = ((load(folder, claim, key(runs, tier, place)), place) for place in places)
         verdict, place = next((pair for pair in found if pair[0] is not None), (None, places[0]))
         if verdict is None:

@@ -3,6 +3,7 @@
     name: overwrite
     asks: what the rule does to an old value
     rates: overwrite                    # whose pilot chose the learning rates
+    rate_as: {delta: kda}               # arms that take the rate of another stage than their own, so that a contrast is of one rate
     base: {task: {...}, model: {...}, budget: {...}}
     cells: {main: {}}                   # variants of the task: dotted overrides
     arms: {delta: {model.name: deltanet}, additive: {model.name: linear_attention}}
@@ -35,7 +36,7 @@ __all__ = ["TIERS", "Experiment", "Planned", "Tier", "experiment_names", "folder
 TIERS = ("quick", "full", "replicate")
 # tiers.yaml and what else is no experiment
 _OTHERS = ("tiers",)
-_KEYS = ("name", "asks", "rates", "base", "cells", "arms", "only", "twins", "tiers")
+_KEYS = ("name", "asks", "rates", "rate_as", "base", "cells", "arms", "only", "twins", "tiers")
 Overrides = Mapping[str, Any]
 
 
@@ -73,6 +74,7 @@ class Experiment:
     name: str
     asks: str
     rates: str
+    rate_as: Mapping[str, str]
     base: Mapping[str, Any]
     cells: Mapping[str, Overrides]
     arms: Mapping[str, Overrides]
@@ -86,7 +88,7 @@ class Experiment:
         found = []
         for cell, arm, overrides in self._points(tier.name):
             stage = str(overrides.get("model.name", self.base.get("model", {}).get("name")))
-            rate = rates.get(self.rates, {}).get(stage)
+            rate = rates.get(self.rates, {}).get(self.rate_as.get(arm, stage))
             more = {} if rate is None else {"optimiser.learning_rate": rate}
             shifts = (0, tier.shift) if {arm, f"{cell}/{arm}"} & set(self.twins) else (0,)
             for shift in shifts:
@@ -169,6 +171,7 @@ def _checked(path: Path, values: Any) -> Experiment:
         ("only", only, cells),
         *((f"only.{cell}", chosen, arms) for cell, chosen in only.items()),
         ("twins", [name.rpartition("/")[2] for name in twins], arms),
+        ("rate_as", values.get("rate_as") or {}, arms),
         *(
             (
                 f"tiers.{tier}.without",
@@ -191,6 +194,7 @@ def _checked(path: Path, values: Any) -> Experiment:
         str(values.get("name", path.stem)),
         str(values.get("asks", "")),
         str(values.get("rates", "")),
+        dict(values.get("rate_as") or {}),
         values.get("base") or {},
         {name: dict(overrides or {}) for name, overrides in cells.items()},
         {name: dict(overrides or {}) for name, overrides in arms.items()},

@@ -205,9 +205,16 @@ def _methods_text(methods: Mapping[str, Any]) -> list[str]:
             f"Learning rates: {methods.get('how', '?')}. Seeds: {_span(methods.get('seeds', []))}; twins "
             f"{_span(methods.get('twin_seeds', []))}; pilots {_span(methods.get('pilot_seeds', []))}. The test stream was read once. "
             f"{methods.get('steps', 0):,} steps in {methods.get('training_seconds', 0) / 3600:.2f} hours of training, summed over "
-            f"workers. Checks and benchmarks ran on {methods.get('checks_on', '?')}."
+            f"workers. Checks and benchmarks ran on {methods.get('checks_on', '?')}.{_left_out(methods.get('diverged', []))}"
         ),
     ]
+
+
+def _left_out(runs: Sequence[str]) -> str:
+    """Said of runs that no training brings to an end: seeds that are missing are not missing at random."""
+    if not runs:
+        return ""
+    return f" Left out, since their loss or gradient was not finite: {', '.join(runs)}; their arms are judged by the other seeds."
 
 
 def _methods_tables(methods: Mapping[str, Any]) -> list[Any]:

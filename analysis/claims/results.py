@@ -42,6 +42,8 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
             f"{facts.get('Versions', '')}."
         ),
     ]
+    if methods.get("diverged"):
+        lines += ["", f"Left out, since their loss or gradient was not finite: {', '.join(methods['diverged'])}."]
     if methods.get("tier") == "quick":
         lines += [
             "",

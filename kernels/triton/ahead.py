@@ -108,15 +108,17 @@ def rehearse(step: Callable[[], Any]) -> None:
     Triton's interpreter runs, which compiles nothing.
     """
     jobs = background()
-    if interpreted() or not jobs.open():
+    if interpreted() or jobs.rehearses():
         return
     cancel = True
-    try:
-        with torch.autograd.set_multithreading_enabled(False):
-            step()
+    try:  # before it opens: Ctrl-C may come in between
+        if jobs.open():
+            with torch.autograd.set_multithreading_enabled(False):
+                step()
         cancel = False
     finally:
-        jobs.close(cancel)
+        if jobs.rehearses():
+            jobs.close(cancel)
 
 
 class Outline:

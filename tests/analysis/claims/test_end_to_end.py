@@ -1,11 +1,21 @@
 """From YAML to the page with real runs: a small experiment of one's own, trained in pieces."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
 
-from mnemolab.analysis.claims import CLAIMS, Claim, Evidence, Judgement, Sample, load_experiment, register_claim
+from mnemolab.analysis.claims import (
+    CLAIMS,
+    Claim,
+    Evidence,
+    Judgement,
+    Sample,
+    command,
+    load_experiment,
+    register_claim,
+)
 from mnemolab.analysis.claims.experiments import load_tier
 from mnemolab.analysis.claims.judges import gates
 from mnemolab.analysis.claims.story import STEPS, Step, draw_step
@@ -69,3 +79,31 @@ def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys):
     assert set(plot.data["versions"]) == {1, 2} and plot.data["runs"].max() == 3
     with pytest.raises(BadRequest, match="no finished run"):
         draw_step(STEPS[0], evidence)
+
+
+def test_a_run_that_always_diverges_is_left_out_and_named(mine, tmp_path, monkeypatch, capsys):
+    """Its arm goes on with the other seeds; without that one seed would keep the whole tier from being judged."""
+    values = yaml.safe_load(mine.read_text())
+    values["arms"]["wild"] = {"model.name": "deltanet", "optimiser.learning_rate": 9.0}
+    mine.write_text(yaml.safe_dump(values))
+    out, real, error = tmp_path / "out", command._train, "NotFiniteRun: step 1: loss nan"
+
+    def trained(name, runs, folder, *rest):
+        wild = [run.run_id for run in runs if run.optimiser.learning_rate == 9.0]
+        piece = real(name, [run for run in runs if run.run_id not in wild], folder, *rest)
+        for run_id in wild:
+            (folder / run_id).mkdir(exist_ok=True)
+            (folder / run_id / "failure.json").write_text(json.dumps({"error": error}))
+        return replace(piece, failed=tuple(wild))
+
+    monkeypatch.setattr(command, "_train", trained)
+    words = ["claims", "--only", "mine", "--out", str(out), "--workers", "1", "--device", "cpu"]
+    assert main(words) == 0
+    assert capsys.readouterr().err.count("left out, since its loss or gradient is not finite: small main/wild") == 3
+    methods = json.loads((out / "methods.json").read_text())
+    assert len(methods["diverged"]) == 3 and all("main/wild" in name for name in methods["diverged"])
+    assert main(["report", str(out)]) == 0
+    said = (out / "report" / "results.md").read_text()
+    assert "Left out, since their loss or gradient was not finite: small main/wild" in said
+    error = "OSError: no space"  # which may be otherwise next time
+    assert main(words) == 1
