@@ -90,7 +90,7 @@ class Background:
 
 def _threads(jobs: int) -> ThreadPoolExecutor:
     # two even on one processor: one of them often waits for a process
-    most = max(2, min(THREADS, os.cpu_count() or 1))
+    most = max(2, min(THREADS, len(os.sched_getaffinity(0))))
     return ThreadPoolExecutor(max_workers=min(jobs, most), thread_name_prefix="compile")
 
 
