@@ -21,7 +21,7 @@ from mnemolab.models.channels.mlp import GLU, MLP
 from mnemolab.models.config import ModelConfig
 from mnemolab.models.initialise import initialise
 from mnemolab.models.mixers import MIXERS
-from mnemolab.models.mixers.base import Mixer
+from mnemolab.models.mixers.base import Mixer, hooked
 from mnemolab.models.norms import make_norm
 from mnemolab.models.residual import AttentionResidual, SumResidual, residual_block
 from mnemolab.models.state import repeat_state, select_state
@@ -55,11 +55,6 @@ class Block(nn.Module):
 
 def _after(outer: Callable[[Any], Any] | None, change: Callable[[int, Any], Any], layer: int, told: Any) -> Any:
     return change(layer, told if outer is None else outer(told))
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to the calls of `module`."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _residual(config: ModelConfig) -> SumResidual | AttentionResidual:
@@ -155,7 +150,7 @@ class Backbone(nn.Module):
         stream = self.residual.open(h)
         for block, layer_state in zip(self.layers, states, strict=True):
             x = stream.read(block.norm1)
-            if rows is not None and block is self.blocks[-1] and block.tokenwise and not _hooked(block.mixer):
+            if rows is not None and block is self.blocks[-1] and block.tokenwise and not hooked(block.mixer):
                 y = block.mixer.at(x, rows)
                 stream.keep(rows)
                 rows = None

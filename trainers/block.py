@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mnemolab.kernels.neighbours.cross_entropy import IGNORED
 from mnemolab.kernels.neighbours.embedding import TokenOrder, sorts, token_order
 from mnemolab.kernels.neighbours.rows import Rows
 from mnemolab.tasks.base import Task
-from mnemolab.trainers.query_loss import IGNORED, Asked, ask
+from mnemolab.trainers.query_loss import Asked, ask
 
 __all__ = ["Block", "Examples"]
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnemolab.kernels.neighbours.cross_entropy import IGNORED
 from mnemolab.kernels.neighbours.embedding import TokenOrder
 from mnemolab.kernels.neighbours.rows import Rows, places
 from mnemolab.kernels.triton.table import interpreted
@@ -20,7 +21,6 @@ from mnemolab.models.backbone import Backbone
 
 __all__ = ["Asked", "QueryLoss", "ask", "query_loss"]
 
-IGNORED = -100
 # 256 MiB in bf16. Pieces that would stay in fast memory were slower on an H200, the smaller the more: 427 us for 16,384 rows
 # of 8,192 in one piece, 493 in four, 899 in 32 (2026-11-30).
 LOGITS_AT_ONCE = 1 << 27

@@ -57,9 +57,10 @@ def state_frontier(study: Study) -> list[Plot]:
             axes.set_title("State against recall")
             legend_above(figure, axes)
         caption = (
-            f"Test accuracy against the size of the state. Mean over {runs_said(table)}; bars: 95% intervals over runs. "
-            "Dashed: a stage of one size."
+            f"Test accuracy against the size of the state. Mean over {runs_said(table)}; bars: 95% intervals over runs."
         )
+        if (table.groupby("line")["state_elements"].nunique() == 1).any():
+            caption += " Dashed: a stage of one size."
         table = table.rename(columns={"line": "arm"})
         alt = f"Accuracy against size of state. {extremes(table, 'accuracy')}"
         plots.append(Plot(f"frontier-{task}", f"State against recall ({task})", caption, alt, figure, table))

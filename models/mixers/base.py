@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 from mnemolab.kernels.neighbours.rows import Rows, take_rows
 
-__all__ = ["Mixer"]
+__all__ = ["Mixer", "hooked"]
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether somebody listens to the calls of `module`, so that it must be called and not gone around."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 class Mixer(nn.Module, ABC):

@@ -17,6 +17,7 @@ from mnemolab.kernels.neighbours.norms import l2_norm
 from mnemolab.kernels.neighbours.scalar_gates import scalar_gates
 from mnemolab.models.config import MemoryConfig, ModelConfig
 from mnemolab.models.fused import Fused
+from mnemolab.models.mixers.base import hooked
 from mnemolab.models.mixers.gates import DecayGate, FixedDecay
 from mnemolab.models.mixers.heads import HeadsMixer
 from mnemolab.models.precision import KeepsFp32
@@ -39,14 +40,9 @@ class Operands:
         return {"log_decay": self.log_decay, "erase": self.erase, "write": self.write}
 
 
-def _heard(module: nn.Module) -> bool:
-    """Whether somebody listens to its calls."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
 def _bare(module: nn.Module) -> bool:
     """A matrix alone: no bias, nobody's wrapper around it, and nobody listens to its calls."""
-    return type(module) is Fused and module.bias is None and not _heard(module)
+    return type(module) is Fused and module.bias is None and not hooked(module)
 
 
 class MemoryMixer(KeepsFp32, HeadsMixer):
@@ -112,7 +108,7 @@ class MemoryMixer(KeepsFp32, HeadsMixer):
         gate, sizes = self.decay, self.control_sizes
         steps = self.config.write == "step"
         options: dict[str, Any] = {"beta_max": self.config.beta_max} if sizes["erase"] else {}
-        by_head = isinstance(gate, DecayGate) and gate.channels is None and not _heard(gate)
+        by_head = isinstance(gate, DecayGate) and gate.channels is None and not hooked(gate)
         if isinstance(gate, DecayGate) and by_head:
             A_log = None if gate.kind == "logsigmoid" else gate.A_log
             options |= {"kind": gate.kind, "bias": gate.dt_bias, "A_log": A_log, "step": steps}

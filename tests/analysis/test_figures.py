@@ -49,6 +49,24 @@ def test_frontier_and_learning_rate_draw_one_line_a_setting():
     assert set(rates["arm"]) == {"kda, length 64", "kda, length 128"} and (rates["runs"] == 2).all()
 
 
+def test_a_stage_of_one_size_is_a_ceiling_and_defaults_have_no_name():
+    """Of a stage with two feature maps the one it has anyway goes by the stage's name."""
+    rows = [
+        {"run_id": f"{stage}-{feature}-{width}-{seed}", "task": "t", "stage": stage, "arm": stage, "seed": seed, "model.width": width,
+         "model.feature_map": feature, "state_elements": 16 * width, "test.accuracy": 0.5}
+        for stage, feature, widths in (("gpt2", None, [64]), ("linear_attention", None, [16, 32]), ("linear_attention", "elu1", [16, 32]))
+        for width in widths for seed in range(2)
+    ]  # fmt: skip
+    study = Study(())
+    study.__dict__.update(runs=pd.DataFrame(rows))
+    plot = FIGURES["frontier"](study)[0]
+    assert set(plot.data["arm"]) == {"gpt2", "linear_attention", "linear_attention, feature map elu1"}
+    across = [line for line in plot.figure.axes[0].lines if list(line.get_xdata()) == [0, 1]]
+    assert len(across) == 1 and list(across[0].get_ydata()) == [0.5, 0.5] and "Dashed" in plot.caption
+    study.__dict__.update(runs=study.runs[study.runs["stage"] != "gpt2"])
+    assert "Dashed" not in FIGURES["frontier"](study)[0].caption
+
+
 def test_a_sweep_over_loads_is_one_curve_a_model():
     frame = pd.concat(
         [rows(load=n, run_id=f"{n}", arm=f"kda, pairs {n}").assign(**{"task.pairs": n}) for n in (4, 8, 16)]
