@@ -5,7 +5,7 @@ from typing import Any
 
 __all__ = ["gpu_seconds"]
 
-# One H200, 7 to 9 runs at a time, steps replayed as graphs, one to eight layers of width 64 and 128 at 96 to 512 tokens, float32
+# One H200, 7 to 9 runs at a time, steps replayed as graphs, one to eight layers of width 64 and 128 at 32 to 640 tokens, float32
 # and bf16 alike (98 runs, 2026-11-30): 5e9 to 8e9 tokens x layers x (width + 64) a second together. Smaller steps were not seen
 # to come faster than some 3,500 a second.
 WORK_PER_SECOND = 6e9

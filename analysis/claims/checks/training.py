@@ -33,8 +33,8 @@ class Training:
 
 
 # The recurrence over a wide range: on a CPU a chunk's dispatch is felt at its lower end and the edge of a cache at its upper.
-# On CUDA, flash attention at 16,384 tokens and more: from 8192 on its power was 1.58 on an H200 (2026-11-30), as 16 heads of 8192
-# do not fill the device.
+# On CUDA, flash attention at 16,384 tokens and more: from 8192 to 32,768 its power was 1.58 on an H200 (1.96, 4.42 and 17.5 ms,
+# 2026-11-30): below its quadratic range, so that the first of these was given up after it had been seen.
 # T x T weights are above 32 MiB at every length, so that all of them come from the system and none from memory in use.
 SHAPES = {
     "cpu": {

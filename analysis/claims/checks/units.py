@@ -121,7 +121,7 @@ def _models(shape: Latency, seed: int, device: str, dtype: torch.dtype) -> dict[
     }
     # eight blocks at any depth from 4 on
     block = max(1, shape.depth // 4)
-    # made where it runs: a processor takes a minute to draw a billion weights
+    # made where it runs, and not drawn on a processor and moved
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
         model = make_model("kda", **sizes, residual="attention", residual_block=block).eval().to(dtype)
