@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
 from mnemolab.benchmarks import kernels_fla
+from mnemolab.benchmarks.timing import recorded
 from mnemolab.errors import BadRequest, unknown
 from mnemolab.kernels import explain_backend, memory_scan
 
@@ -111,7 +112,7 @@ def relative(a: Tensor, b: Tensor) -> float:
 
 
 class Case:
-    """One side at one shape as closures: `forward()`, `both()`, and their graphs."""
+    """One side at one shape as closures: `forward()` and `both()`."""
 
     def __init__(self, run: Callable[[dict[str, Tensor]], Tensor], x: dict[str, Tensor]):
         self.run, self.x = run, x
@@ -128,18 +129,6 @@ class Case:
         x = {name: value.detach().requires_grad_() for name, value in self.x.items()}
         o = self.run(x)
         return o.detach(), *torch.autograd.grad(o, list(x.values()), self.cotangent)
-
-    def graph(self, what: Callable[[], Any]) -> Callable[[], None]:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                what()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.held = what()
-        return graph.replay
 
 
 def reference(op: str, case: Case, elements: int = 2) -> list[Tensor]:
@@ -185,7 +174,7 @@ def measure_shape(op: str, shape: tuple[int, ...], sides: dict[str, Callable], r
         functions[side, "forward"], functions[side, "both"] = case.forward, case.both
         for name, what in (("graph_forward", case.forward), ("graph_both", case.both)):
             try:
-                functions[side, name] = case.graph(what)
+                functions[side, name] = recorded(what)
             except Exception as error:  # noqa: BLE001
                 rows[side].note += f" {name}: {type(error).__name__}"
     for _ in range(rounds):
@@ -210,7 +199,7 @@ def attention(shape: tuple[int, ...], rep: int) -> Row:
         lambda x: scaled_dot_product_attention(x["q"], x["k"], x["v"], is_causal=True), {"q": q, "k": k, "v": v}
     )
     row = Row("attention", shape, "sdpa", time_of(case.forward, rep), time_of(case.both, rep))
-    row.graph_both = time_of(case.graph(case.both), rep)
+    row.graph_both = time_of(recorded(case.both), rep)
     return row
 
 

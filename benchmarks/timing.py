@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
+from typing import Any
 
-__all__ = ["Times", "interleaved"]
+__all__ = ["Times", "interleaved", "recorded"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,27 @@ def interleaved(
             case()
             rounds[name].append(clock() - start)
     return {name: Times(tuple(times)) for name, times in rounds.items()}
+
+
+def recorded(run: Callable[[], Any], device: Any = None, warm: int = 3) -> Callable[[], None]:
+    """`run` as a CUDA graph on `device` (None: the current one), after `warm` calls that compile kernels and set libraries up.
+
+    A graph holds addresses and owns nothing: what is returned keeps `run`, what it closes over, and what it gave.
+    """
+    import torch
+
+    with torch.cuda.device(device):
+        here, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            for _ in range(warm):
+                run()
+        here.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = (run, run())
+
+    def replay(kept: Any = kept) -> None:
+        graph.replay()
+
+    return replay

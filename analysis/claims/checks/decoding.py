@@ -115,9 +115,11 @@ def _decode(model: Backbone, state: Any, shape: Decoding, device: str) -> Callab
     """Decode on and on: every call continues where the last one ended, a few tokens further than `context`; on CUDA, where
     the calls are replays, every call decodes the same few tokens."""
     token = torch.zeros(shape.batch, dtype=torch.int64, device=device)
+    start = state
 
     def run() -> None:
-        nonlocal state
+        nonlocal start, state
+        start = state  # replays go on reading it
         with torch.no_grad():
             for _ in range(shape.tokens):
                 _, state = model.step(token, state)

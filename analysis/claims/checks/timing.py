@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mnemolab.analysis.claims.checks.check import device_kind
 from mnemolab.analysis.statistics.intervals import levels
-from mnemolab.benchmarks.timing import interleaved
+from mnemolab.benchmarks.timing import interleaved, recorded
 
 __all__ = ["Estimate", "Floats", "estimate", "exponent", "one_thread", "ratio", "replayed", "rounds"]
 
@@ -55,16 +55,7 @@ def replayed(run: Callable[[], object], device: str) -> Callable[[], object]:
     """
     if device_kind(device) != "cuda":
         return run
-    here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-    side.wait_stream(here)
-    with torch.cuda.stream(side):  # kernels are compiled and libraries set up before the recording
-        run()
-        run()
-    here.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph):
-        run()
-    return graph.replay
+    return recorded(run, device)
 
 
 def _synchronised(device: str) -> float:
