@@ -64,7 +64,8 @@ class Sample:
     """A contrast before it is judged: `values` has one number a seed, positive in the predicted direction.
 
     `margin` replaces the claim's, in the same unit. `p`, where given, is the one-sided p of another test than the
-    sign-flip (log-rank).
+    sign-flip (log-rank). `ground` is what the runs must show for a refutation to count: that they learned the task, or
+    that there was room for the effect (an interference that is not there cannot be lowered).
     """
 
     name: str
@@ -72,6 +73,7 @@ class Sample:
     test: str = "greater"
     margin: float | None = None
     p: float | None = None
+    ground: "Sample | None" = None
 
     def __post_init__(self) -> None:
         if self.test not in TESTS:
@@ -99,6 +101,7 @@ class Contrast:
 
     `power`: the chance that so many seeds reach p < .05 if the true effect is the margin. `needed`: the seeds at which the
     effect as seen would be decided, with 80% power; None when no number up to 999 would do, or one seed cannot say.
+    `lacking`: the ground that kept it from being refuted, with what was found of it.
     """
 
     name: str
@@ -113,6 +116,7 @@ class Contrast:
     power: float
     needed: int | None
     outcome: str
+    lacking: str = ""
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,8 @@ def _methods_text(methods: Mapping[str, Any]) -> list[str]:
             "One-sided paired sign-flip tests, exact below 20 seeds; Holm's correction within one claim's contrasts, at most 10; "
             "claims about every member of a list are intersection-union; equality is two one-sided tests. Supported: every "
             "contrast has an adjusted p below .05 and an effect of at least its margin. Refuted: a contrast's 95% interval (t, over "
-            "seeds) lies wholly below its margin. Fewer than 5 seeds decide nothing."
+            "seeds) lies wholly below its margin, and where a ground is named (the task was learned, there was room for the effect) "
+            "the same rule supports the ground. Fewer than 5 seeds decide nothing."
         ),
         "Tests: " + "; ".join(f"{name}: {said}" for name, said in TESTS.items()) + ".",
         (

@@ -4,6 +4,8 @@
 * Supported: every contrast has an adjusted p below .05 and an effect of at least its margin.
 * Refuted: the 95% interval of some contrast lies wholly below its margin (outside it, for equivalence); a contrast that says
   what is possible cannot be refuted.
+* A contrast with a ground (the runs learned the task; there was room for the effect) is refuted only where its ground is
+  supported by the same rule. Nothing is supported by a ground.
 * Fewer than 5 seeds decide nothing: no one-sided p can be below .05, and an interval over so few refutes nothing either.
 * An intersection-union claim needs no correction: all of its contrasts must pass.
 * A claim whose placebo passes by the same rule is inconclusive: the rule then finds what is not there.
@@ -11,6 +13,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy import stats
@@ -35,7 +38,10 @@ def contrasts(samples: Sequence[Sample], margin: float, rule: str) -> list[Contr
     margins = [margin if s.margin is None else s.margin for s in samples]
     raw = [_p(sample, m) for sample, m in zip(samples, margins, strict=True)]
     adjusted = raw if family == 1 else [float(p) for p in holm(raw)]
-    return [_contrast(*each, family) for each in zip(samples, margins, raw, adjusted, strict=True)]
+    return [
+        _grounded(_contrast(*each, family), each[0].ground, margin)
+        for each in zip(samples, margins, raw, adjusted, strict=True)
+    ]
 
 
 def decide(found: Sequence[Contrast]) -> str:
@@ -138,6 +144,18 @@ def _contrast(sample: Sample, margin: float, p: float, adjusted: float, family: 
     )  # fmt: skip
 
 
+def _grounded(found: Contrast, ground: Sample | None, margin: float) -> Contrast:
+    """`found`, but open where it is refuted by runs that could not have shown it."""
+    if ground is None or found.outcome != "refuted":
+        return found
+    seen = contrasts([ground], margin, "family")[0]
+    if seen.outcome == "supported":
+        return found
+    what = f"{seen.effect:.3g} ({seen.low:.3g} to {seen.high:.3g})" if seen.n else "of no seed"
+    lacking = f"{ground.name}: {what}, to be at least {seen.margin:g}"
+    return replace(found, outcome="inconclusive", needed=None, lacking=lacking)
+
+
 def _needed(test: str, effect: float, margin: float, sd: float, family: int) -> int | None:
     """Seeds that would decide if the effect and its spread are as seen."""
     if test in ("greater", "possible"):
@@ -185,6 +203,9 @@ def _why(verdict: str, found: Sequence[Contrast]) -> str:
         return f"no seed meets the precondition, such as success at lag zero: {'; '.join(named)}"
     if least < LEAST:
         return f"with {least} seed{'s' * (least != 1)} no one-sided p can be below .05; it takes {LEAST} or more"
+    lacking = [c.lacking for c in found if c.lacking]
+    if lacking:
+        return f"not shown, and these runs could not have shown it: {'; '.join(dict.fromkeys(lacking))}"
     named = [c.name for c in found if c.outcome == "inconclusive"]
     return f"neither shown nor excluded: {'; '.join(named)}"
 
@@ -197,6 +218,8 @@ def _changes(verdict: str, found: Sequence[Contrast], fooled: bool) -> str:
         return "a replication in which a contrast's 95% interval lies below its margin, or whose placebo passes"
     if verdict == "refuted":
         return "a replication in which every contrast reaches its margin with an adjusted p below .05"
+    if any(c.lacking for c in found):
+        return "sizes or steps at which the ground is there; more seeds of these runs would not do"
     needed = _most_needed(found)
     if needed is not None and found:
         return f"about {needed} seeds, if effect and spread are as seen"

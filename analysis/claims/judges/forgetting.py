@@ -18,6 +18,10 @@ ABILITIES = {
 }
 
 
+# accuracy from which a run's errors are its memory's and not those of a task it never learned
+LEARNED = 0.8
+
+
 def directed_forgetting(evidence: Evidence) -> Judgement:
     """Cost and benefit of a forget token with gates, and the benefit against the delta rule without.
 
@@ -25,13 +29,15 @@ def directed_forgetting(evidence: Evidence) -> Judgement:
     benefit between two halves of the sequences with a keep token.
     """
     lost = evidence.values("forgetting", lambda run: cost(run.records))
+    room = evidence.values("forgetting", lambda run: _room(run.records), arms=["delta scalar"])
     won = evidence.values("forgetting", lambda run: benefit(run.records))
     halves = evidence.values("forgetting", lambda run: _halves(run.records))
+    ground = Sample("Gated DeltaNet: errors on the later block after a keep token", room.of("delta scalar"))
     return Judgement(
         samples=[
             Sample("Gated DeltaNet: cost to the forgotten block", lost.of("delta scalar"), margin=0.1),
-            Sample("Gated DeltaNet: benefit to the later block", won.of("delta scalar")),
-            Sample("benefit, Gated DeltaNet minus DeltaNet", won.minus("delta scalar", "delta")),
+            Sample("Gated DeltaNet: benefit to the later block", won.of("delta scalar"), ground=ground),
+            Sample("benefit, Gated DeltaNet minus DeltaNet", won.minus("delta scalar", "delta"), ground=ground),
         ],
         placebo=[Sample("benefit between two halves of the kept sequences", halves.of("delta scalar"))],
         twins=won.twins("benefit"),
@@ -52,6 +58,12 @@ def benefit(records: pd.DataFrame) -> float:
     later = records[records["block"] == 1]
     told, kept = (later.loc[later["condition"] == c, "correct"].mean() for c in ("forget", "keep"))
     return float(told - kept)
+
+
+def _room(records: pd.DataFrame) -> float:
+    """Errors on the later block after a keep token: what a benefit could take away. None where the block was not learned."""
+    kept = records[(records["block"] == 1) & (records["condition"] == "keep")]["correct"].mean()
+    return float(1 - kept) if kept >= LEARNED else 0.0
 
 
 def _halves(records: pd.DataFrame) -> float:

@@ -67,7 +67,13 @@ def gdn2_decouples(evidence: Evidence) -> Judgement:
     lost = evidence.values("overwrite", lambda run: interference(run.records))
     fresh = evidence.values("overwrite", lambda run: _accuracy(run.records, run.records["condition"] == "fresh"))
     return Judgement(
-        samples=[Sample("interference, one beta minus separate gates", lost.minus("one beta", "decoupled"))],
+        samples=[
+            Sample(
+                "interference, one beta minus separate gates",
+                lost.minus("one beta", "decoupled"),
+                ground=Sample("interference that one beta leaves", lost.of("one beta")),
+            )
+        ],
         placebo=[Sample("accuracy on fresh keys, separate gates minus one beta", fresh.minus("decoupled", "one beta"))],
         twins=lost.twins("interference"),
         numbers=[

@@ -23,11 +23,19 @@ def fixed_state_bottleneck(evidence: Evidence) -> Judgement:
     length = evidence.values("copy", lambda run: float(np.log(half_length(run.records))))
     state = evidence.values("copy", lambda run: float(np.log(_memory(run))))
     end = evidence.values("copy", lambda run: longest(run.records) - 0.5)
+    beyond = evidence.values("copy", lambda run: _log_longest(run.records) - float(np.log(half_length(run.records))))
     samples = []
     for stage in ("delta", "delta channel"):
-        longer, larger = (v.minus(stage, f"{stage} small") for v in (length, state))
+        small = f"{stage} small"
+        longer, larger, room = length.minus(stage, small), state.minus(stage, small), beyond.of(small)
         power = {seed: longer[seed] - POWER * larger[seed] for seed in longer}
-        samples.append(Sample(f"{stage}: ln length gained, beyond {POWER} x ln state", power, margin=0.0))
+        left = {seed: room[seed] - POWER * larger[seed] for seed in longer}
+        ground = Sample(
+            f"{small}: ln of the longest strings over its length, beyond {POWER} x ln state", left, margin=0.0
+        )
+        samples.append(
+            Sample(f"{stage}: ln length gained, beyond {POWER} x ln state", power, margin=0.0, ground=ground)
+        )
     samples += [
         Sample(f"{arm}: accuracy at the longest strings, minus 1/2", end.of(arm)) for arm in ("softmax", "hybrid")
     ]
@@ -49,6 +57,10 @@ def _memory(run: Ran) -> float:
     """Numbers in the recurrent state itself: heads x key x value channels, over layers."""
     model = run.plan.config.model
     return float(model["depth"] * model["heads"] * model["head_dim"] ** 2)
+
+
+def _log_longest(records: pd.DataFrame) -> float:
+    return float(np.log(records["string_length"].max()))
 
 
 def half_length(records: pd.DataFrame) -> float:

@@ -1,6 +1,7 @@
 """After a switch of topic: what a state without decay keeps, and what one decay for all clears."""
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ __all__ = ["delta_cannot_clear", "gate_difference", "marker_position", "release"
 
 # share of the old topic's energy above which it counts as kept
 KEPT = 0.25
+# accuracy, with nothing else in the state, from which a stage counts as having learned the task
+LEARNED = 0.5
 
 
 def delta_cannot_clear(evidence: Evidence) -> Judgement:
@@ -26,11 +29,13 @@ def delta_cannot_clear(evidence: Evidence) -> Judgement:
     energy = evidence.values("topic", _energy, "current", ["delta", "delta scalar"])
     wiped = evidence.values("topic", lambda run: _wipe(run, "shift"), "current", ["delta"])
     nothing = evidence.values("topic", lambda run: _wipe(run, "single"), "current", ["delta"])
+    learned = evidence.values("topic", lambda run: _accuracy(run.records, "single") - LEARNED, "current", ["delta"])
+    ground = Sample(f"DeltaNet, one topic alone: accuracy beyond {LEARNED}", learned.of("delta"), margin=0.0)
     kept = {seed: value - KEPT for seed, value in energy.of("delta").items()}
     return Judgement(
         samples=[
-            Sample(f"DeltaNet: energy of the old topic left, beyond {KEPT}", kept, margin=0.0),
-            Sample("DeltaNet: accuracy gained by wiping the state at the switch", wiped.of("delta")),
+            Sample(f"DeltaNet: energy of the old topic left, beyond {KEPT}", kept, margin=0.0, ground=ground),
+            Sample("DeltaNet: accuracy gained by wiping the state at the switch", wiped.of("delta"), ground=ground),
         ],
         placebo=[Sample("DeltaNet: accuracy gained by wiping an empty state", nothing.of("delta"))],
         twins=wiped.twins("gain by wiping"),
@@ -46,7 +51,12 @@ def scalar_decay_clears(evidence: Evidence) -> Judgement:
     """
     gates = evidence.values("topic", lambda run: gate_difference(run), "current", ["delta scalar"])
     halves = evidence.values("topic", lambda run: gate_difference(run, halves=True), "current", ["delta scalar"])
-    gained = evidence.values("topic", lambda run: release(run.records), "current", ["delta", "delta scalar"])
+    both = ["delta", "delta scalar"]
+    gained = evidence.values("topic", lambda run: release(run.records), "current", both)
+    alone = evidence.values("topic", lambda run: _accuracy(run.records, "single") - LEARNED, "current", both)
+    without, gated = alone.of("delta"), alone.of("delta scalar")
+    lesser = {seed: min(without[seed], gated[seed]) for seed in without if seed in gated}
+    ground = Sample(f"the lesser of both, one topic alone: accuracy beyond {LEARNED}", lesser, margin=0.0)
     return Judgement(
         samples=[
             Sample(
@@ -54,7 +64,7 @@ def scalar_decay_clears(evidence: Evidence) -> Judgement:
                 gates.of("delta scalar"),
                 margin=0.1,
             ),
-            Sample("release, Gated DeltaNet minus DeltaNet", gained.minus("delta scalar", "delta")),
+            Sample("release, Gated DeltaNet minus DeltaNet", gained.minus("delta scalar", "delta"), ground=ground),
         ],
         placebo=[Sample("decay, two halves of the placebo markers", halves.of("delta scalar"), margin=0.1)],
         twins=gained.twins("release"),
@@ -62,10 +72,13 @@ def scalar_decay_clears(evidence: Evidence) -> Judgement:
     )
 
 
-def release(records) -> float:
+def release(records: pd.DataFrame) -> float:
     """Accuracy after a shift of topic minus without one, last block: what the shift releases."""
-    shift, same = (records.loc[records["condition"] == c, "correct"].mean() for c in ("shift", "no_shift"))
-    return float(shift - same)
+    return _accuracy(records, "shift") - _accuracy(records, "no_shift")
+
+
+def _accuracy(records: pd.DataFrame, condition: str) -> float:
+    return float(records.loc[records["condition"] == condition, "correct"].mean())
 
 
 def marker_position(run: Ran) -> int:

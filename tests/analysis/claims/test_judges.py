@@ -59,6 +59,9 @@ def test_gdn2_decouples():
         "gdn2-decouples", overwrite.gdn2_decouples(overwriting(arms | {"one beta": 0.05, "decoupled": 0.5}))
     )
     assert worse.verdict == "refuted"
+    # nobody is interfered with: separate gates cannot be seen to help
+    ceiling = verdict("gdn2-decouples", overwrite.gdn2_decouples(overwriting(dict.fromkeys(arms, 0.0))))
+    assert ceiling.verdict == "inconclusive" and "interference that one beta leaves" in ceiling.why
 
 
 def loads(rates, margins=None):
@@ -193,13 +196,14 @@ def test_scalar_decay_uniform(monkeypatch):
     assert verdict("scalar-decay-uniform", retention.scalar_decay_uniform(made)).verdict == "refuted"
 
 
-def switched(shift, same):
+def switched(shift, same, single=0.9):
     places = [("topic", "current", arm) for arm in ("delta", "delta scalar")]
 
     def make(cell, arm, rng, seed):
         frame = answers(rng, 1.0)
-        condition = np.where(np.arange(len(frame)) % 2 == 0, "shift", "no_shift")
+        condition = np.array(["shift", "no_shift", "single"])[np.arange(len(frame)) % 3]
         rate = np.where(condition == "shift", shift if arm == "delta scalar" else same, same)
+        rate[condition == "single"] = single
         return {"records": frame.assign(condition=condition, correct=rng.random(len(frame)) < rate)}
 
     return evidence(make, places, twins=("delta",))
@@ -209,6 +213,9 @@ def test_scalar_decay_clears(monkeypatch):
     gate = {"value": 1.0}
     monkeypatch.setattr(topic, "gate_difference", lambda run, halves=False: 0.001 if halves else gate["value"])
     assert verdict("scalar-decay-clears", topic.scalar_decay_clears(switched(0.9, 0.5))).verdict == "supported"
+    assert verdict("scalar-decay-clears", topic.scalar_decay_clears(switched(0.4, 0.5))).verdict == "refuted"
+    unlearned = verdict("scalar-decay-clears", topic.scalar_decay_clears(switched(0.05, 0.2, single=0.1)))
+    assert unlearned.verdict == "inconclusive" and "one topic alone" in unlearned.why
     gate["value"] = 0.0
     assert verdict("scalar-decay-clears", topic.scalar_decay_clears(switched(0.9, 0.5))).verdict == "refuted"
 
@@ -221,6 +228,10 @@ def test_delta_cannot_clear(monkeypatch):
     assert verdict("delta-cannot-clear", topic.delta_cannot_clear(made)).verdict == "supported"
     wiped["single"] = 0.2
     assert verdict("delta-cannot-clear", topic.delta_cannot_clear(made)).verdict == "inconclusive"
+    wiped |= {"shift": 0.0, "single": 0.0}
+    assert verdict("delta-cannot-clear", topic.delta_cannot_clear(made)).verdict == "refuted"
+    unlearned = verdict("delta-cannot-clear", topic.delta_cannot_clear(switched(0.1, 0.1, single=0.1)))
+    assert unlearned.verdict == "inconclusive" and "one topic alone" in unlearned.why
 
 
 def fake_trace(

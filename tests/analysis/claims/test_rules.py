@@ -1,6 +1,7 @@
 """The rules on hand-made numbers: what they must call supported, refuted and inconclusive, and how often they are fooled."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,6 +47,31 @@ def test_one_sided_with_a_margin(mean, expected):
 @pytest.mark.parametrize(("mean", "expected"), [(0.10, "supported"), (0.0, "inconclusive"), (-0.1, "inconclusive")])
 def test_what_is_possible_is_shown_and_never_refuted(mean, expected):
     assert outcome(sample(mean, test="possible")) == expected
+
+
+@pytest.mark.parametrize(
+    ("mean", "ground", "expected"),
+    [(0.0, 0.2, "refuted"), (0.0, 0.01, "inconclusive"), (-0.3, 0.0, "inconclusive"), (0.2, 0.0, "supported")],
+)
+def test_only_runs_that_could_have_shown_it_refute(mean, ground, expected):
+    """A ground keeps from refuting and does nothing else."""
+    given = replace(sample(mean), ground=replace(sample(ground), name="room for it"))
+    found = judged(claim(), Judgement([given]))
+    assert found.verdict == expected
+    if expected == "inconclusive":
+        assert found.contrasts[0].lacking.startswith("room for it: ") and found.needed is None
+        assert (
+            "could not have shown it: room for it" in found.why
+            and "more seeds of these runs would not do" in found.changes
+        )
+    else:
+        assert not found.contrasts[0].lacking
+    assert judged(claim(), Judgement([replace(given, ground=None)])).verdict == ("supported" if mean > 0 else "refuted")
+
+
+def test_a_ground_that_nothing_was_measured_of_refutes_nothing():
+    found = contrasts([replace(sample(0.0), ground=Sample("learned", {}))], MARGIN, "family")[0]
+    assert found.outcome == "inconclusive" and "of no seed" in found.lacking
 
 
 def test_significant_but_below_the_margin_is_not_supported():
