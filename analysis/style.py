@@ -19,6 +19,8 @@ __all__ = ["COLUMN", "LABELS", "PAGE", "Look", "canvas", "label", "legend_above"
 
 # Inches: one column and a full page of a two-column paper.
 COLUMN, PAGE = 3.25, 6.75
+# a legend of more rows than this takes the width of a page; the height of a row in inches (7 points, half a line between)
+MANY, LEGEND_ROW = 8, 0.146
 
 _RC: dict[Any, Any] = {
     "font.size": 8,
@@ -157,7 +159,11 @@ def canvas(
 
 
 def legend_above(figure: Figure, axes: Axes, columns: int | None = None, **more: Any) -> None:
-    """The legend in a row of its own above the axes, never over data. `columns` defaults to what the width holds."""
+    """The legend in rows of its own above the axes, never over data. `columns` defaults to what the width holds.
+
+    The figure grows by what more than two rows take, so that the axes keep their size; a legend of a great many rows takes
+    the width of a page.
+    """
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         return
@@ -165,5 +171,9 @@ def legend_above(figure: Figure, axes: Axes, columns: int | None = None, **more:
     order = sorted(range(len(labels)), key=lambda i: labels[i] in ("chance", "random-key oracle"))
     handles, labels = [handles[i] for i in order], [labels[i] for i in order]
     handles = [h[0] if isinstance(h, ErrorbarContainer) else h for h in handles]
-    fit = max(1, int(figure.get_figwidth() / (0.45 + 0.06 * max(map(len, labels)))))
-    figure.legend(handles, labels, loc="outside upper left", ncols=min(columns or fit, len(labels)), **more)
+    each = 0.45 + 0.06 * max(map(len, labels))
+    if len(labels) > MANY * max(1, int(figure.get_figwidth() / each)):
+        figure.set_figwidth(max(PAGE, figure.get_figwidth()))
+    count = min(columns or max(1, int(figure.get_figwidth() / each)), len(labels))
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * max(0, -(-len(labels) // count) - 2))
+    figure.legend(handles, labels, loc="outside upper left", ncols=count, **more)

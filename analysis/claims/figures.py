@@ -151,6 +151,15 @@ def _said(c: Contrast, kind: str) -> str:
     return text if len(text) < 62 else text[:60] + "…"
 
 
+def _stage(arm: str) -> str:
+    """What an arm of the experiment is called in print: `scalar delta mid` -> `Gated DeltaNet, mid`."""
+    named = {"scalar delta": "Gated DeltaNet", "channel delta": "KDA", "additive scalar": "Scalar decay, additive"}
+    named |= {"additive channel": "GLA"}
+    found = next((name for name in named if arm.startswith(name)), "")
+    rest = arm.removeprefix(found).strip()
+    return named.get(found, arm) + (f", {rest}" if found and rest else "")
+
+
 def selection(evidence: Evidence) -> Plot:
     """Persistent against volatile accuracy, one point an arm with intervals on both axes. Raises NotApplicable without runs."""
     try:
@@ -176,7 +185,7 @@ def selection(evidence: Evidence) -> Plot:
             ]
             spans = [[[0.0 if not np.isfinite(v[0]) else min(v[0], 1.0)] for v in span] for span in spans]
             axes.errorbar(
-                row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], fmt=mark, color=colour, label=row["arm"],
+                row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], fmt=mark, color=colour, label=_stage(row["arm"]),
                 elinewidth=0.8, markeredgecolor="white", markeredgewidth=0.4,
             )  # fmt: skip
         axes.set_xlim(-0.02, 1.02)

@@ -1,7 +1,7 @@
 """Verdicts kept from one piece to the next, so that judging can be done in pieces as training is.
 
 A kept verdict is used again only when the claim's runs, the tier, the device of its checks and every source file of the
-analysis are the same.
+analysis are the same, those aside that draw and print verdicts and make none.
 """
 
 import hashlib
@@ -15,6 +15,13 @@ from mnemolab.files import write_text
 
 __all__ = ["key", "load", "save"]
 
+# below analysis/: what shows a verdict
+_SHOWN = (
+    "figures",
+    "style.py",
+    "report.py",
+    *(f"claims/{name}.py" for name in ("figures", "page", "results", "story", "write")),
+)
 _CONTRASTS = ("contrasts", "placebo", "twins")
 
 
@@ -23,7 +30,8 @@ def key(run_ids: Iterable[str], tier: str, device: str) -> str:
     found = hashlib.sha256(json.dumps([sorted(run_ids), tier, device]).encode())
     analysis = Path(__file__).parents[1]
     for path in sorted(analysis.rglob("*.py")):
-        found.update(path.read_bytes())
+        if not path.relative_to(analysis).as_posix().startswith(_SHOWN):
+            found.update(path.read_bytes())
     return found.hexdigest()
 
 

@@ -10,6 +10,7 @@ from mnemolab.analysis.figures import FIGURES, claim_summary, make, save
 from mnemolab.analysis.figures import gates as inside
 from mnemolab.analysis.figures.behaviour import retention_by_lag
 from mnemolab.analysis.records import Study
+from mnemolab.analysis.style import COLUMN, canvas, legend_above, paper
 from mnemolab.errors import BadRequest
 
 
@@ -236,3 +237,19 @@ def test_labels_of_a_log_axis_do_not_run_into_each_other(decades):
     boxes = [t.get_window_extent() for t in figure.axes[0].get_xticklabels() if t.get_text()]
     boxes = sorted((b.x0, b.x1) for b in boxes if inside_view.x0 <= (b.x0 + b.x1) / 2 <= inside_view.x1)
     assert len(boxes) >= 3 and all(end < start for (_, end), (start, _) in pairwise(boxes))
+
+
+@pytest.mark.parametrize("arms", [2, 5, 9, 25])
+def test_a_long_legend_makes_the_figure_larger_and_not_the_axes_smaller(arms):
+    """Twenty-five arms in one column once left axes of no height."""
+    with paper():
+        figure, axes = canvas(COLUMN, 2.3)
+        for n in range(arms):
+            axes.plot([0, 1], [n, n], label=f"Linear attention, arm {n}")
+        legend_above(figure, axes)
+        figure.canvas.draw()
+        box = axes.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
+        (legend,) = figure.legends
+        rows = legend.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
+    assert box.height > 1.5 and box.width > 2.4
+    assert rows.y0 > box.y1 and rows.x1 <= figure.get_figwidth() and rows.y1 <= figure.get_figheight()
