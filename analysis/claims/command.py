@@ -170,14 +170,14 @@ def _judge(
         experiments = {load_experiment(own).name for own in claim.experiment}
         runs = [run.run_id for run in evidence.ran if run.plan.experiment in experiments]
         places = list(dict.fromkeys((device, *others))) if checked else [""]
-        found = ((load(folder, claim, key(runs, tier, place)), place) for place in places)
+        found = ((load(folder, claim, key(claim, runs, tier, place)), place) for place in places)
         verdict, place = next((pair for pair in found if pair[0] is not None), (None, places[0]))
         if verdict is None:
             if fresh and deadline is not None and time.monotonic() > deadline:
                 break
             print(f"judging {name}", file=sys.stderr)
             verdict, fresh = judge_claim(claim, evidence, tier, device), fresh + 1
-            save(folder, verdict, key(runs, tier, place))
+            save(folder, verdict, key(claim, runs, tier, place))
             evidence.forget()
         verdicts.append(verdict)
         if checked:

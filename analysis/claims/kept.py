@@ -1,7 +1,8 @@
 """Verdicts kept from one piece to the next, so that judging can be done in pieces as training is.
 
-A kept verdict is used again only when the claim's runs, the tier, the device of its checks and every source file of the
-analysis are the same, those aside that draw and print verdicts and make none.
+A kept verdict is used again only when the claim's runs, the tier, the device of its checks and the source files that it
+comes from are the same: those of the checks for a claim that checks alone decide, else all of the analysis but what draws
+and prints.
 """
 
 import hashlib
@@ -15,22 +16,24 @@ from mnemolab.files import write_text
 
 __all__ = ["key", "load", "save"]
 
-# below analysis/: what shows a verdict
+# below analysis/: what shows a verdict, and all that a verdict of checks alone comes from
 _SHOWN = (
-    "figures",
+    "figures/",
     "style.py",
     "report.py",
-    *(f"claims/{name}.py" for name in ("figures", "page", "results", "story", "write")),
+    *(f"claims/{n}.py" for n in ("figures", "page", "results", "story", "write")),
 )
+_CHECKING = ("claims/checks/", "claims/checked.py", "claims/claim.py", "statistics/")
 _CONTRASTS = ("contrasts", "placebo", "twins")
 
 
-def key(run_ids: Iterable[str], tier: str, device: str) -> str:
-    """What a kept verdict depends on."""
+def key(claim: Claim, run_ids: Iterable[str], tier: str, device: str) -> str:
+    """What a kept verdict on `claim` depends on."""
     found = hashlib.sha256(json.dumps([sorted(run_ids), tier, device]).encode())
     analysis = Path(__file__).parents[1]
     for path in sorted(analysis.rglob("*.py")):
-        if not path.relative_to(analysis).as_posix().startswith(_SHOWN):
+        place = path.relative_to(analysis).as_posix()
+        if place.startswith(_CHECKING) or (claim.judge is not None and not place.startswith(_SHOWN)):
             found.update(path.read_bytes())
     return found.hexdigest()
 

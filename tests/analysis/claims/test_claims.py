@@ -145,16 +145,37 @@ def test_a_kept_verdict_is_used_again_only_for_the_same_runs(tmp_path):
     judgement = Judgement([Sample("c", {0: 0.3})], placebo=[Sample("p", dict(enumerate([0.0, 0.1])))], runs=["abc"])
     claim = a_claim(judge=lambda evidence: judgement)
     verdict = judge_claim(claim, Evidence([]), "quick", "cpu")
-    state = kept.key(["abc"], "quick", "cpu")
+    state = kept.key(claim, ["abc"], "quick", "cpu")
     kept.save(tmp_path, verdict, state)
     assert to_object(kept.load(tmp_path, claim, state)) == to_object(verdict)
     for other in (
-        kept.key(["abc", "d"], "quick", "cpu"),
-        kept.key(["abc"], "full", "cpu"),
-        kept.key(["abc"], "quick", "cuda"),
+        kept.key(claim, ["abc", "d"], "quick", "cpu"),
+        kept.key(claim, ["abc"], "full", "cpu"),
+        kept.key(claim, ["abc"], "quick", "cuda"),
     ):
         assert other != state and kept.load(tmp_path, claim, other) is None
     assert kept.load(tmp_path, a_claim(id="other"), state) is None
+
+
+def test_a_kept_verdict_depends_on_the_files_that_it_comes_from(tmp_path, monkeypatch):
+    """A figure that is drawn anew costs no GPU time, and a judge that is mended no check."""
+    for place in ("claims/kept.py", "claims/judges/load.py", "claims/checks/units.py", "figures/draw.py", "style.py"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("before")
+    monkeypatch.setattr(kept, "__file__", str(tmp_path / "claims" / "kept.py"))
+    trained, checked = a_claim(judge=len), a_claim(id="checked")
+
+    def changed(place):
+        before = [kept.key(claim, ["abc"], "full", "cpu") for claim in (trained, checked)]
+        (tmp_path / place).write_text(f"after {place}")
+        return [
+            kept.key(claim, ["abc"], "full", "cpu") != key
+            for claim, key in zip((trained, checked), before, strict=True)
+        ]
+
+    assert changed("claims/judges/load.py") == [True, False]
+    assert changed("claims/checks/units.py") == [True, True]
+    assert changed("figures/draw.py") == changed("style.py") == [False, False]
 
 
 def test_costs_of_a_gpu_stand_where_there_is_none(tmp_path, monkeypatch):
