@@ -6,7 +6,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-__all__ = ["Times", "interleaved", "recorded"]
+__all__ = ["WARM", "Times", "interleaved", "recorded"]
+
+# calls before a recording, in which kernels are compiled and libraries set up
+WARM = 3
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,8 @@ def interleaved(
     return {name: Times(tuple(times)) for name, times in rounds.items()}
 
 
-def recorded(run: Callable[[], Any], device: Any = None, warm: int = 3) -> Callable[[], None]:
-    """`run` as a CUDA graph on `device` (None: the current one), after `warm` calls that compile kernels and set libraries up.
+def recorded(run: Callable[[], Any], device: Any = None) -> Callable[[], None]:
+    """`run` as a CUDA graph on `device` (None: the current one), after WARM calls.
 
     A graph holds addresses and owns nothing: what is returned keeps `run`, what it closes over, and what it gave.
     """
@@ -60,7 +63,7 @@ def recorded(run: Callable[[], Any], device: Any = None, warm: int = 3) -> Calla
         here, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(here)
         with torch.cuda.stream(side):
-            for _ in range(warm):
+            for _ in range(WARM):
                 run()
         here.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
