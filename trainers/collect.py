@@ -1,7 +1,8 @@
 """One table a sweep and one table of records a task, for pandas, DuckDB or anything that reads Parquet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -11,7 +12,7 @@ from mnemolab.trainers.config import RunConfig, flat_row
 from mnemolab.trainers.folder import is_finished, load_run
 from mnemolab.trainers.sweep import Sweep
 
-__all__ = ["collect", "kept_choice"]
+__all__ = ["collect", "kept_choice", "run_row", "write_table"]
 
 
 def collect(out: str | Path, runs: Sequence[RunConfig], chosen: Sequence[str] | None = None) -> dict[str, Path]:
@@ -28,10 +29,7 @@ def collect(out: str | Path, runs: Sequence[RunConfig], chosen: Sequence[str] | 
         return {}
     rows, records = [], {}
     for run in finished:
-        row = flat_row(run.config.to_dict()) | {
-            f"result.{k}": v for k, v in flat_row(run.result).items() if k != "run_id"
-        }
-        row = {"run_id": run.config.run_id, **row}
+        row = run_row(run.config, run.result)
         if chosen is not None:
             row["chosen"] = run.config.run_id in chosen
         rows.append(row)
@@ -47,6 +45,12 @@ def collect(out: str | Path, runs: Sequence[RunConfig], chosen: Sequence[str] | 
             (out / "collected").mkdir(exist_ok=True)
             written[task] = _add(out, f"collected/{task}.parquet", pd.concat(frames, ignore_index=True))
     return written
+
+
+def run_row(config: RunConfig, result: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of a table of runs: run_id, config and result, with dots between levels."""
+    found = {f"result.{k}": v for k, v in flat_row(dict(result)).items() if k != "run_id"}
+    return {"run_id": config.run_id, **flat_row(config.to_dict()), **found}
 
 
 def kept_choice(sweep: Sweep, out: str | Path) -> tuple[str, ...] | None:
@@ -71,10 +75,11 @@ def _add(out: Path, name: str, table: pd.DataFrame) -> Path:
         others = others[[is_finished(out / run) for run in others["run_id"]]]
         if len(others):
             table = pd.concat([others, table], ignore_index=True)
-    return _write(path, table)
+    return write_table(path, table)
 
 
-def _write(path: Path, table: pd.DataFrame) -> Path:
+def write_table(path: Path, table: pd.DataFrame) -> Path:
+    """Write `table` to `path` as Parquet, atomically. Raises BadRequest where it cannot be written."""
     # a task with a field that is a number in one run and text in another cannot be one Parquet column
     for name in table.columns[table.dtypes == object]:
         kinds = {type(value) for value in table[name].dropna()}

@@ -28,7 +28,7 @@ from mnemolab.analysis.claims.frozen import (
 from mnemolab.analysis.claims.judge import experiments_of, judge_claim, twin_rate
 from mnemolab.analysis.claims.kept import key, load, save
 from mnemolab.analysis.claims.train import Piece, train_piece
-from mnemolab.analysis.claims.write import write_claims
+from mnemolab.analysis.claims.write import write_claims, write_runs
 from mnemolab.files import output_folder
 
 __all__ = ["dry_run", "freeze_tier", "judge_tier"]
@@ -141,6 +141,7 @@ def judge_tier(
     print("drawing", file=sys.stderr)
     figures = draw(verdicts, evidence, home / "figures")
     write_claims(verdicts, home, {**methods, "figures": figures})
+    write_runs(evidence, home)
     for verdict in verdicts:
         effect = "" if verdict.effect is None or math.isnan(verdict.effect) else f"{verdict.effect:.3f}"
         print(f"{verdict.claim.id:<26}{verdict.verdict:<18}{effect:>8}  {verdict.why}")

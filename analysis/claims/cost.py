@@ -5,13 +5,13 @@ from typing import Any
 
 __all__ = ["gpu_seconds"]
 
-# One H200, 7 to 9 runs at a time, steps replayed as graphs, one to eight layers of width 64 and 128 at 32 to 640 tokens, float32
-# and bf16 alike (98 runs, 2026-11-30): 5e9 to 8e9 tokens x layers x (width + 64) a second together. Smaller steps were not seen
-# to come faster than some 3,500 a second.
-WORK_PER_SECOND = 6e9
+# One H200, 8 runs at a time, steps replayed as graphs, one to eight layers of width 64 and 128 at 32 to 640 tokens, float32 and
+# bf16 alike: tokens x layers x (width + 64) a second together. The full tier's 1,380 runs, 1.03e13 of them, took 1,475 s with all
+# starts and tests (2026-11-30). Smaller steps were not seen to come faster than some 3,500 a second.
+WORK_PER_SECOND = 7.3e9
 STEPS_PER_SECOND = 3500.0
-# to load, evaluate and test a run, a share of one of them
-AROUND = 0.5
+# of a run, to load, evaluate and test it while others train
+AROUND = 0.05
 
 
 def gpu_seconds(runs: Iterable[Any]) -> float:

@@ -21,7 +21,7 @@ _SHOWN = (
     "figures/",
     "style.py",
     "report.py",
-    *(f"claims/{n}.py" for n in ("figures", "page", "results", "story", "write")),
+    *(f"claims/{n}.py" for n in ("command", "cost", "figures", "page", "results", "story", "write")),
 )
 _CHECKING = ("claims/checks/", "claims/checked.py", "claims/claim.py", "statistics/")
 _CONTRASTS = ("contrasts", "placebo", "twins")

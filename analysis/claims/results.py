@@ -8,10 +8,12 @@ from mnemolab.analysis.claims.claim import VERDICTS
 __all__ = ["pending", "results"]
 
 _HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
-_HOW = (
+_SAID = (
     "These commands count it, run it on one GPU in pieces of nine minutes, each of which goes on where the last one",
     "stopped, and fill this page:",
     "",
+)
+_COMMANDS = (
     "```",
     "mnemolab claims --tier full --dry-run",
     "while mnemolab claims --tier full --freeze --minutes 9; do test -f configs/claims/frozen/full.yaml && break; done",
@@ -49,10 +51,17 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
             "",
             "**The full tier has not run yet.** Below are small models and three seeds, which decide nothing about what is trained;",
             "exact and counted claims are as in every tier, costs are those of this device.",
-            *_HOW[:-1],
+            *_SAID,
+            *_COMMANDS[:-1],
         ]
     elif methods.get("tier") == "full":
-        lines += ["", "The replicate tier has not run yet."]
+        lines += [
+            "",
+            "The replicate tier has not run yet. What made this page, in pieces that go on where the last one stopped (training and judging",
+            "need not share a machine, [claims.md](claims.md)):",
+            "",
+            *_COMMANDS[:-1],
+        ]
     lines += [
         "",
         "| claim | verdict | effect | 95% interval | margin | p | seeds | seeds that would decide |",
@@ -90,7 +99,8 @@ def pending(claims: Mapping[str, Any]) -> str:
         "# Results",
         "",
         "**The full tier has not run yet.** No claim below has a verdict.",
-        *_HOW,
+        *_SAID,
+        *_COMMANDS,
         "| claim | statement |",
         "| --- | --- |",
         *(f"| `{name}` | {claim.statement} |" for name, claim in claims.items()),

@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from mnemolab.analysis.claims.claim import RULES, Verdict
+from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.judge import twin_rate
 from mnemolab.errors import BadRequest
 from mnemolab.files import write_json, write_text
 
-__all__ = ["FIELDS", "read_claims", "table", "to_object", "write_claims"]
+__all__ = ["FIELDS", "read_claims", "table", "to_object", "write_claims", "write_runs"]
 
 # of every object of claims.json, in this order
 FIELDS = (
@@ -77,6 +78,27 @@ def write_claims(verdicts: Sequence[Verdict], out: Path, methods: Mapping[str, A
         write_text(out / "claims.tex", _latex(rows)),
         write_json(out / "methods.json", _plain(said)),
     ]
+
+
+def write_runs(evidence: Evidence, out: Path) -> Path | None:
+    """Write runs.parquet into `out`: one row a finished run, its place in the plan before its config and result.
+
+    `pair` is the seed that pairs it with the other arms; a twin has another `seed` of its own. None without runs.
+    """
+    from mnemolab.trainers.collect import run_row, write_table
+
+    rows = []
+    for run in evidence.ran:
+        plan = run.plan
+        place = {
+            "experiment": plan.experiment,
+            "cell": plan.cell,
+            "arm": plan.arm,
+            "twin": plan.twin,
+            "pair": plan.seed,
+        }
+        rows.append(place | run_row(plan.config, run.result))
+    return write_table(out / "runs.parquet", pd.DataFrame(rows)) if rows else None
 
 
 def read_claims(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -65,6 +66,9 @@ def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys):
     assert (row["contrasts"][0]["n"] == 3 and row["seeds_needed"] is None) or row["seeds_needed"] >= 5
     methods = json.loads((out / "methods.json").read_text())
     assert methods["hashes"] == {"small": "not frozen"} and methods["runs"] == 6 and methods["steps"] == 12
+    runs = pd.read_parquet(out / "runs.parquet")
+    assert len(runs) == 6 and sorted(runs["run_id"]) == sorted(row["evidence"]) and not runs["twin"].all()
+    assert {"experiment", "cell", "arm", "pair", "seed", "optimiser.learning_rate", "result.test.accuracy"} <= set(runs)
     names = [figure["name"] for figure in methods["figures"]]
     assert "claim-mine" in names and any(name.startswith("small-main-versions") for name in names)
     assert main(["report", str(out)]) == 0
