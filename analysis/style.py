@@ -66,10 +66,13 @@ class Look:
 
     def line(self, **more: Any) -> dict[str, Any]:
         """Keyword arguments for `Axes.plot`."""
-        face = {"markeredgecolor": "white", "markeredgewidth": 0.4}
+        # a marker of strokes alone has no face: a white edge would be all of it
+        drawn = {"markeredgecolor": self.color, "markeredgewidth": 1.0}
+        face = drawn if self.marker in _STROKES else {"markeredgecolor": "white", "markeredgewidth": 0.4}
         return {"color": self.color, "marker": self.marker, "linestyle": self.dash, **face, **more}
 
 
+_STROKES = ("x", "+", "1", "|")
 _SOLID, _DASH, _DOT, _MIX = "-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2))
 _LOOKS = {
     "gpt2": Look("#000000", "s", _SOLID),

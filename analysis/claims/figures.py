@@ -21,7 +21,7 @@ from mnemolab.analysis.records import Study
 from mnemolab.analysis.style import PAGE, canvas, paper
 from mnemolab.errors import BadRequest
 
-__all__ = ["draw", "forest", "selection"]
+__all__ = ["draw", "forest", "selection", "study_of"]
 
 _COLOURS = {"supported": "#0072b2", "refuted": "#d55e00", "inconclusive": "#444444"}
 _MARKS = {"supported": "o", "refuted": "X", "inconclusive": "D"}
@@ -53,7 +53,7 @@ def _of_experiment(
 ) -> list[dict[str, Any]]:
     """Figures of one cell's runs, twins left out: they would count as further seeds."""
     try:
-        study = _study([run for run in evidence.runs(experiment, cell) if not run.plan.twin])
+        study = study_of([run for run in evidence.runs(experiment, cell) if not run.plan.twin])
     except BadRequest:
         return []
     rows = []
@@ -77,7 +77,7 @@ def _of_experiment(
     return rows
 
 
-def _study(runs: Sequence[Ran]) -> Study:
+def study_of(runs: Sequence[Ran]) -> Study:
     """The runs as the figures read them. An arm is called after its stage, and after the experiment's name for it where
     several arms share a stage."""
     study = Study.of(sorted({run.folder for run in runs}))

@@ -1,4 +1,5 @@
-"""Figures of docs/lineage.md: for each step of the lineage, the curve where the stage before fails and the next does not.
+"""Figures of docs/lineage.md: for each step of the lineage, the curve where the stage before fails and the next does not; and
+two of the whole of it, recall against state and what lasts against what changes.
 
     python -m mnemolab.analysis.claims.story [--tier quick] [--runs claims/quick/runs] [--out docs/figures/lineage]
 
@@ -8,7 +9,7 @@ draws those whose runs are finished and says which are not. Nothing is trained; 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,9 @@ from matplotlib.ticker import MaxNLocator
 from mnemolab.analysis.cells import curve
 from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.experiments import load_tier
+from mnemolab.analysis.claims.figures import selection, study_of
 from mnemolab.analysis.claims.frozen import load_frozen, plan
+from mnemolab.analysis.figures import FIGURES
 from mnemolab.analysis.figures.draw import intervals, unit_axis, words
 from mnemolab.analysis.figures.plot import Plot, save
 from mnemolab.analysis.style import COLUMN, Look, canvas, legend_above, look, paper
@@ -90,6 +93,16 @@ def draw_step(step: Step, evidence: Evidence) -> Plot:
     )
 
 
+def _frontier(evidence: Evidence) -> Plot:
+    """Recall against the numbers that a state holds, every stage with a fixed one, softmax attention as the ceiling."""
+    runs = [run for run in evidence.runs("frontier", "main") if not run.plan.twin]
+    return replace(FIGURES["frontier"](study_of(runs))[0], name="frontier")
+
+
+# what belongs to no one step
+WHOLE = {"frontier": _frontier, "selection": selection}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mnemolab.analysis.claims.story", description=__doc__)
     parser.add_argument("--tier", default="quick")
@@ -107,7 +120,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 drawn.add(step.name)
             except BadRequest as reason:
                 missing.setdefault(step.name, str(reason))
-    for name in missing.keys() - drawn:
+    for name, draw in WHOLE.items():
+        try:
+            print(save(draw(evidence), args.out).png)
+        except BadRequest as reason:
+            missing[name] = str(reason)
+    for name in [name for name in missing if name not in drawn]:
         print(f"{name}: not drawn ({missing[name]})", file=sys.stderr)
     return 0
 

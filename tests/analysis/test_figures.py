@@ -10,7 +10,7 @@ from mnemolab.analysis.figures import FIGURES, claim_summary, make, save
 from mnemolab.analysis.figures import gates as inside
 from mnemolab.analysis.figures.behaviour import retention_by_lag
 from mnemolab.analysis.records import Study
-from mnemolab.analysis.style import COLUMN, canvas, legend_above, paper
+from mnemolab.analysis.style import COLUMN, canvas, legend_above, look, paper
 from mnemolab.errors import BadRequest
 
 
@@ -253,3 +253,10 @@ def test_a_long_legend_makes_the_figure_larger_and_not_the_axes_smaller(arms):
         rows = legend.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
     assert box.height > 1.5 and box.width > 2.4
     assert rows.y0 > box.y1 and rows.x1 <= figure.get_figwidth() and rows.y1 <= figure.get_figheight()
+
+
+@pytest.mark.parametrize("stage", ["rnn", "lstm", "gru", "kda"])
+def test_every_marker_is_seen(stage):
+    """Markers of strokes were once drawn in white."""
+    line = look([stage])[stage].line()
+    assert line["markeredgecolor"] == ("white" if stage == "kda" else line["color"])
