@@ -19,6 +19,7 @@ from mnemolab.analysis.claims.frozen import (
     Frozen,
     NotFrozen,
     freeze,
+    held_rates,
     load_frozen,
     pilot_names,
     pilot_sweep,
@@ -88,7 +89,7 @@ def freeze_tier(tier: str, out: Path, workers: int | None, minutes: float | None
         held = load_frozen("full")
         print(write_frozen(seeds, held.how, held.rates))
         return 0
-    sweep = pilot_sweep(seeds)
+    sweep = pilot_sweep(seeds, held_rates(seeds))
     home = output_folder(out)
     piece = _train(sweep.name, sweep.runs, home / "pilot", workers, minutes, plugins, pilot_names(seeds))
     if piece.left or piece.failed:
@@ -232,6 +233,7 @@ def _methods(
         "claims": len(CLAIMS),
         "seeds": list(seeds.seeds),
         "twin_seeds": [seed + seeds.shift for seed in seeds.seeds],
+        "attempts": dict(frozen.attempts),
         "pilot_seeds": list(seeds.pilot),
         "how": frozen.how,
         "rates": {task: dict(rates) for task, rates in frozen.rates.items()},

@@ -8,6 +8,7 @@
     cells: {main: {}}                   # variants of the task: dotted overrides
     arms: {delta: {model.name: deltanet}, additive: {model.name: linear_attention}}
     only: {main: [delta]}               # arms of a cell; all when left out
+    attempt: 1                          # sizes after the first, with seeds of their own (0 when left out)
     twins: [delta]                      # arms (or CELL/ARM) that are trained once more with other seeds: A/A pairs
     tiers: {quick: {without: [additive], budget.steps: 300}, full: {ARM/model.head_dim: 16}}     # steps and sizes
 
@@ -15,6 +16,8 @@ A tier's dotted overrides hold for every run, or for one cell or arm as `CELL/ta
 CELL/ARM) that no claim's contrast needs.
 
 Seeds are those of configs/claims/tiers.yaml: disjoint between tiers, twins and pilots. `replicate` has the sizes of `full`.
+Runs that have been read teach what sizes to take next, so a changed experiment gets other seeds: attempt n adds n times ATTEMPT
+to those of the confirmatory tiers.
 """
 
 import hashlib
@@ -31,12 +34,23 @@ from mnemolab.errors import BadRequest, hint, unknown
 if TYPE_CHECKING:
     from mnemolab.trainers.config import RunConfig
 
-__all__ = ["TIERS", "Experiment", "Planned", "Tier", "experiment_names", "folder", "load_experiment", "load_tier"]
+__all__ = [
+    "ATTEMPT",
+    "TIERS",
+    "Experiment",
+    "Planned",
+    "Tier",
+    "experiment_names",
+    "folder",
+    "load_experiment",
+    "load_tier",
+]
 
 TIERS = ("quick", "full", "replicate")
 # tiers.yaml and what else is no experiment
 _OTHERS = ("tiers",)
-_KEYS = ("name", "asks", "rates", "rate_as", "base", "cells", "arms", "only", "twins", "tiers")
+_KEYS = ("name", "asks", "rates", "rate_as", "attempt", "base", "cells", "arms", "only", "twins", "tiers")
+ATTEMPT = 1000
 Overrides = Mapping[str, Any]
 
 
@@ -75,6 +89,7 @@ class Experiment:
     asks: str
     rates: str
     rate_as: Mapping[str, str]
+    attempt: int
     base: Mapping[str, Any]
     cells: Mapping[str, Overrides]
     arms: Mapping[str, Overrides]
@@ -86,13 +101,14 @@ class Experiment:
         """Every run of the tier, in pairs' order. `rates`: pilot -> stage -> learning rate; a stage without one takes the
         base's. Raises BadRequest for a config that cannot run."""
         found = []
+        later = ATTEMPT * self.attempt * (tier.name != TIERS[0])
         for cell, arm, overrides in self._points(tier.name):
             stage = str(overrides.get("model.name", self.base.get("model", {}).get("name")))
             rate = rates.get(self.rates, {}).get(self.rate_as.get(arm, stage))
             more = {} if rate is None else {"optimiser.learning_rate": rate}
             shifts = (0, tier.shift) if {arm, f"{cell}/{arm}"} & set(self.twins) else (0,)
             for shift in shifts:
-                seeds = [seed + shift for seed in tier.seeds]
+                seeds = [seed + later + shift for seed in tier.seeds]
                 for config in _expanded(self.name, self.base, {**overrides, **more}, tuple(seeds)):
                     found.append(Planned(self.name, cell, arm, config.seed - shift, shift > 0, config))
         return tuple(found)
@@ -188,6 +204,9 @@ def _checked(path: Path, values: Any) -> Experiment:
     for tier in TIERS[:2]:
         if tier not in tiers:
             raise BadRequest(f"{path}: tiers.{tier} is missing; give its sizes, or {{}} for those of base")
+    attempt = values.get("attempt", 0)
+    if isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 0:
+        raise BadRequest(f"{path}: attempt={attempt!r}; use 0, or 1 and more for sizes after the first")
     if not arms:
         raise BadRequest(f"{path}: arms is missing; name at least one")
     return Experiment(
@@ -195,6 +214,7 @@ def _checked(path: Path, values: Any) -> Experiment:
         str(values.get("asks", "")),
         str(values.get("rates", "")),
         dict(values.get("rate_as") or {}),
+        attempt,
         values.get("base") or {},
         {name: dict(overrides or {}) for name, overrides in cells.items()},
         {name: dict(overrides or {}) for name, overrides in arms.items()},

@@ -5,7 +5,7 @@ import yaml
 
 from mnemolab.analysis.claims import CLAIMS, load_experiment
 from mnemolab.analysis.claims.experiments import TIERS, experiment_names, load_tier
-from mnemolab.analysis.claims.frozen import Frozen, freeze, load_frozen, pilot_sweep, plan, write_frozen
+from mnemolab.analysis.claims.frozen import Frozen, freeze, held_rates, load_frozen, pilot_sweep, plan, write_frozen
 from mnemolab.errors import BadRequest
 
 SMALL = {
@@ -200,6 +200,43 @@ def test_the_replication_takes_the_rates_that_were_confirmed(no_files, tmp_path)
     assert held.rates == {"overwrite": {"kda": 0.01}} and held.hashes != load_frozen("full").hashes
     (first, *_) = plan(["overwrite"], load_tier("replicate"), held)
     assert first.name == f"overwrite main/softmax, seed {first.config.seed}"
+
+
+def test_freezing_again_keeps_rates_and_takes_a_changed_experiment_only_with_other_seeds(no_files, tmp_path):
+    """Runs that were read teach what sizes to take next: the same seeds would confirm what they suggested."""
+    full, path = load_tier("full"), no_files / "overwrite.yaml"
+    held = load_frozen("full", write_frozen(full, "pilot", {"overwrite": {"kda": 0.01}}))
+    before = {p.config.run_id for p in plan(["overwrite"], full, held)}
+    write_frozen(full, "pilot", held.rates)  # nothing changed
+    path.write_text(path.read_text().replace("task.versions: 8", "task.versions: 6"))
+    with pytest.raises(BadRequest, match="set attempt: 1 in configs/claims/overwrite"):
+        write_frozen(full, "pilot", held.rates)
+    with pytest.raises(BadRequest, match="raise its `attempt`"):
+        plan(["overwrite"], full, held)
+    path.write_text("attempt: 1\n" + path.read_text())
+    again = load_frozen("full", write_frozen(full, "pilot", held.rates))
+    assert again.attempts == {"overwrite": 1} and again.rates == held.rates
+    later = plan(["overwrite"], full, again)
+    assert {p.seed for p in later} == {seed + 1000 for seed in full.seeds} and not before & {
+        p.config.run_id for p in later
+    }
+    assert {p.config.seed for p in later if p.twin} == {seed + 1000 + full.shift for seed in full.seeds}
+    quick = load_experiment("overwrite").planned(load_tier("quick"), {})
+    assert {p.seed for p in quick} == set(load_tier("quick").seeds)
+    path.write_text(path.read_text().replace("task.versions: 6", "task.versions: 5"))
+    with pytest.raises(BadRequest, match="set attempt: 2"):
+        write_frozen(full, "pilot", held.rates)
+    path.write_text(path.read_text().replace("attempt: 1", "attempt: -1"))
+    with pytest.raises(BadRequest, match="attempt=-1"):
+        load_experiment("overwrite")
+
+
+def test_a_second_pilot_runs_only_tasks_without_rates(no_files):
+    full = load_tier("full")
+    write_frozen(full, "pilot", {"overwrite": {"kda": 0.01}})
+    known = held_rates(full)
+    assert {run.task["name"] for run in pilot_sweep(full, known).runs} == {"associative_recall"}
+    assert held_rates(load_tier("replicate")) == {}
 
 
 def test_the_full_tier_fits_its_budget():
