@@ -81,7 +81,7 @@ def judged(claim: Claim, judgement: Judgement) -> Verdict:
         None if key is None else key.adjusted,
         min((c.power for c in found), default=None),
         seeds=min((c.n for c in found), default=0),
-        needed=_most_needed(found),
+        needed=None if fooled and verdict == "inconclusive" else _most_needed(found),
         contrasts=found,
         placebo=placebo,
         placebo_passed=fooled if placebo else None,

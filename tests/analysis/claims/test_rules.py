@@ -133,6 +133,7 @@ def test_a_placebo_that_passes_takes_the_verdict_back():
     fooled = judged(claim(), Judgement([sample(0.1)], placebo=[sample(0.1)]))
     assert honest.verdict == "supported" and honest.placebo_passed is False
     assert fooled.verdict == "inconclusive" and fooled.placebo_passed is True and "placebo" in fooled.why
+    assert fooled.needed is None and honest.needed == 12  # no number of seeds mends a placebo
 
 
 def test_a_reservation_turns_inconclusive_into_undecidable_and_nothing_else():
