@@ -123,8 +123,8 @@ class Contrast:
 class Verdict:
     """The claim with what was found: one object of claims.json.
 
-    effect, low, high, margin and p are those of the contrast that decides: the weakest of a supported claim, the refuting
-    one, else the one furthest from being supported. `placebo_passed` must be False; `twins` are the A/A outcomes.
+    effect, low, high, margin and p are those of `deciding`, the contrast that decides: the weakest of a supported claim, the
+    refuting one, else the one furthest from being supported. `placebo_passed` must be False; `twins` are the A/A outcomes.
     """
 
     claim: Claim
@@ -138,6 +138,8 @@ class Verdict:
     power: float | None = None
     seeds: int = 0
     needed: int | None = None
+    deciding: str = ""
+    margin: float | None = None
     contrasts: Sequence[Contrast] = ()
     placebo: Sequence[Contrast] = ()
     placebo_passed: bool | None = None

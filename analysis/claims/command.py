@@ -18,6 +18,7 @@ from mnemolab.analysis.claims.frozen import (
     PILOT,
     Frozen,
     NotFrozen,
+    confirmed,
     freeze,
     held_rates,
     load_frozen,
@@ -29,7 +30,7 @@ from mnemolab.analysis.claims.frozen import (
 from mnemolab.analysis.claims.judge import experiments_of, judge_claim, twin_rate
 from mnemolab.analysis.claims.kept import key, load, save
 from mnemolab.analysis.claims.train import Piece, train_piece
-from mnemolab.analysis.claims.write import write_claims, write_runs
+from mnemolab.analysis.claims.write import held_ids, write_claims, write_runs
 from mnemolab.files import output_folder
 
 __all__ = ["dry_run", "freeze_tier", "judge_tier"]
@@ -84,15 +85,18 @@ def dry_run(tier: str, ids: Sequence[str], out: Path, workers: int | None) -> in
 
 def freeze_tier(tier: str, out: Path, workers: int | None, minutes: float | None, plugins: Sequence[str]) -> int:
     """Run the pilot and write configs/claims/frozen/TIER.yaml; a piece that is out of time says what is left."""
+    from mnemolab.trainers.folder import is_diverged
+
     seeds = load_tier(tier)
     if tier == "replicate":  # new seeds at the rates that were confirmed
-        held = load_frozen("full")
+        held = confirmed()
         print(write_frozen(seeds, held.how, held.rates))
         return 0
     sweep = pilot_sweep(seeds, held_rates(seeds))
     home = output_folder(out)
     piece = _train(sweep.name, sweep.runs, home / "pilot", workers, minutes, plugins, pilot_names(seeds))
-    if piece.left or piece.failed:
+    broken = [run_id for run_id in piece.failed if not is_diverged(home / "pilot" / run_id)]
+    if piece.left or broken:
         return _unfinished(piece)
     print(freeze(seeds, home / "pilot"))
     return 0
@@ -139,10 +143,18 @@ def judge_tier(
         return 0
     methods = _methods(tier, frozen, planned, evidence, ", ".join(devices) or where, trained)
     methods["diverged"] = [f"{names[run_id]} ({run_id})" for run_id in diverged]
-    print("drawing", file=sys.stderr)
-    figures = draw(verdicts, evidence, home / "figures")
-    write_claims(verdicts, home, {**methods, "figures": figures})
-    write_runs(evidence, home)
+    others = held_ids(home) - set(ids)
+    if others:
+        print(
+            f"{home / 'claims.json'} is left as it is: it holds {len(others)} other claims; these verdicts are kept, and the command without --only "
+            "writes them",
+            file=sys.stderr,
+        )
+    else:
+        print("drawing", file=sys.stderr)
+        figures = draw(verdicts, evidence, home / "figures")
+        write_claims(verdicts, home, {**methods, "figures": figures})
+        write_runs(evidence, home)
     for verdict in verdicts:
         effect = "" if verdict.effect is None or math.isnan(verdict.effect) else f"{verdict.effect:.3f}"
         print(f"{verdict.claim.id:<26}{verdict.verdict:<18}{effect:>8}  {verdict.why}")
@@ -170,7 +182,7 @@ def _judge(
     for name in ids:
         claim, checked = CLAIMS[name], name in CHECKS
         experiments = {load_experiment(own).name for own in claim.experiment}
-        runs = [run.run_id for run in evidence.ran if run.plan.experiment in experiments]
+        runs = [run.digest for run in evidence.ran if run.plan.experiment in experiments]
         places = list(dict.fromkeys((device, *others))) if checked else [""]
         found = ((load(folder, claim, key(claim, runs, tier, place)), place) for place in places)
         verdict, place = next((pair for pair in found if pair[0] is not None), (None, places[0]))

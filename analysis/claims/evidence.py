@@ -1,5 +1,6 @@
 """The finished runs of the experiments, as judging functions see them: one number a run, arms side by side, paired by seed."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,6 +41,15 @@ class Ran:
     @property
     def run_id(self) -> str:
         return self.folder.name
+
+    @property
+    def digest(self) -> str:
+        """Its id with a hash of what it found: result.json and records.parquet."""
+        found = hashlib.sha256()
+        for name in ("result.json", "records.parquet"):
+            path = self.folder / name
+            found.update(path.read_bytes() if path.exists() else b"")
+        return f"{self.run_id} {found.hexdigest()[:16]}"
 
     @cached_property
     def _run(self) -> Any:

@@ -7,6 +7,7 @@ the rates there are and takes experiments that are new, or whose `attempt` was r
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from mnemolab.analysis.claims.experiments import (
     load_experiment,
     load_tier,
 )
-from mnemolab.errors import BadRequest
+from mnemolab.errors import BadRequest, hint
 
 if TYPE_CHECKING:
     from mnemolab.trainers.sweep import Sweep
@@ -29,6 +30,7 @@ __all__ = [
     "PILOT",
     "Frozen",
     "NotFrozen",
+    "confirmed",
     "freeze",
     "held_rates",
     "load_frozen",
@@ -42,6 +44,8 @@ PILOT = "pilot"
 # candidates of the pilot, for every stage and task alike: within 600 steps of nine arms on two tasks none had begun to learn at
 # 1e-3, one at 1e-2 and six at 3e-3 (docs/claims.md)
 RATES = (1.5e-3, 3e-3, 6e-3)
+# accuracies closer than this are alike: at the ceiling one wrong answer of thousands would choose (the rates of 2026-11-30 were chosen so)
+TIE = 0.005
 
 
 class NotFrozen(BadRequest):
@@ -72,9 +76,15 @@ def load_frozen(tier: str, path: Path | None = None) -> Frozen:
         )
     values = read_yaml(path)
     try:
-        return Frozen(tier, values["how"], values["rates"], values["experiments"], values.get("attempts", {}))
-    except (KeyError, TypeError) as error:
+        found = Frozen(tier, values["how"], values["rates"], values["experiments"], values.get("attempts") or {})
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"{path}: needs how, rates and experiments ({error})") from error
+    for name in ("rates", "hashes", "attempts"):
+        if not isinstance(getattr(found, name), Mapping):
+            raise BadRequest(
+                f"{path}: {'experiments' if name == 'hashes' else name} is not a mapping; restore the file"
+            )
+    return found
 
 
 def plan(experiments: Iterable[str], tier: Tier, frozen: Frozen) -> tuple[Planned, ...]:
@@ -127,14 +137,19 @@ def held_rates(tier: Tier, path: Path | None = None) -> Mapping[str, Mapping[str
 def freeze(tier: Tier, out: Path, path: Path | None = None) -> Path:
     """Choose the rates from the finished pilot below `out` and write the frozen file. Raises BadRequest when runs are missing.
 
-    Best mean validation accuracy over the pilot seeds wins, ties go to the lower loss. The test stream is not read. A task
+    Best mean validation accuracy over the pilot seeds wins, ties (within TIE) go to the lower loss. The test stream is not read. A task
     whose rates were frozen before keeps them.
     """
-    from mnemolab.trainers.folder import is_finished, load_run
+    from mnemolab.trainers.folder import is_diverged, is_finished, load_run
 
     scores: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = {}
     known = held_rates(tier, path)
     for p in _pilots(tier, known):
+        if is_diverged(out / p.config.run_id):  # a rate that is too high for this seed
+            scores.setdefault((p.cell, p.config.model["name"]), {}).setdefault(
+                p.config.optimiser.learning_rate, []
+            ).append((0.0, -inf))
+            continue
         if not is_finished(out / p.config.run_id):
             raise BadRequest(f"{out / p.config.run_id}: this pilot run is not finished; run the same command again")
         seen = load_run(out / p.config.run_id).result["validation"]
@@ -144,7 +159,12 @@ def freeze(tier: Tier, out: Path, path: Path | None = None) -> Path:
         )
     rates: dict[str, dict[str, float]] = {task: dict(stages) for task, stages in known.items()}
     for (task, stage), by_rate in scores.items():
-        best = max(by_rate, key=lambda rate: tuple(sum(column) for column in zip(*by_rate[rate], strict=True)))
+        means = {
+            rate: tuple(sum(column) / len(column) for column in zip(*found, strict=True))
+            for rate, found in by_rate.items()
+        }
+        highest = max(accuracy for accuracy, _ in means.values())
+        best = max((rate for rate in means if means[rate][0] >= highest - TIE), key=lambda rate: means[rate][1])
         rates.setdefault(task, {})[stage] = best
     how = f"pilot: {len(RATES)} rates, seeds {', '.join(map(str, tier.pilot))}, best validation accuracy"
     return write_frozen(tier, how, rates, path)
@@ -163,14 +183,13 @@ def write_frozen(tier: Tier, how: str, rates: Mapping[str, Mapping[str, float]],
     hashes = {e.name: e.hash(tier, rates) for e in experiments}
     attempts = {e.name: e.attempt for e in experiments if e.attempt}
     path = path or folder() / "frozen" / f"{tier.name}.yaml"
-    if tier.name != TIERS[0] and path.exists():
-        before = load_frozen(tier.name, path)
-        for name, held in before.hashes.items():
-            if name in hashes and hashes[name] != held and attempts.get(name, 0) <= before.attempts.get(name, 0):
-                raise BadRequest(
-                    f"experiment {name}, tier {tier.name}: it changed since it was frozen, and runs of its seeds may have been read; "
-                    f"set attempt: {before.attempts.get(name, 0) + 1} in configs/claims/{name}.yaml for seeds of its own"
-                )
+    if tier.name != TIERS[0]:
+        _refuse_unknown(experiments, rates)
+        if path.exists():
+            before = load_frozen(tier.name, path)
+            _refuse_reused(before, hashes, attempts)
+            # an experiment that is away has been confirmed all the same
+            hashes, attempts = {**before.hashes, **hashes}, {**before.attempts, **attempts}
     output_folder(path.parent, "configs/claims/frozen")
     values: dict[str, Any] = {"how": how, "rates": {k: dict(v) for k, v in rates.items()}, "experiments": hashes}
     values |= {"attempts": attempts} if attempts else {}
@@ -179,6 +198,36 @@ def write_frozen(tier: Tier, how: str, rates: Mapping[str, Mapping[str, float]],
         "# An experiment whose hash differs is refused.\n"
     )
     return write_text(path, head + yaml.safe_dump(values, sort_keys=True))
+
+
+def _refuse_reused(before: Frozen, hashes: Mapping[str, str], attempts: Mapping[str, int]) -> None:
+    for name, held in before.hashes.items():
+        last = before.attempts.get(name, 0)
+        if name in hashes and hashes[name] != held and attempts.get(name, 0) <= last:
+            raise BadRequest(
+                f"experiment {name}, tier {before.tier}: it changed since it was frozen, and runs of its seeds may have been read; "
+                f"set attempt: {last + 1} in configs/claims/{name}.yaml for seeds of its own"
+            )
+
+
+def _refuse_unknown(experiments: Iterable[Experiment], rates: Mapping[str, Mapping[str, float]]) -> None:
+    """An experiment whose rates come from a pilot task that there is not would silently train at its base's rate."""
+    known = (*load_experiment(PILOT).cells, *rates, "none")
+    for e in experiments:
+        if e.rates not in known:
+            raise BadRequest(f"experiment {e.name}: rates={e.rates!r}; {hint(e.rates, known)}")
+        for arm, stage in e.rate_as.items():
+            if rates.get(e.rates) and stage not in rates[e.rates]:
+                raise BadRequest(f"experiment {e.name}: rate_as.{arm}={stage!r}; {hint(stage, rates[e.rates])}")
+
+
+def confirmed() -> Frozen:
+    """What a replication repeats: `full` as it was frozen. Raises BadRequest for an experiment that is not as it was."""
+    held = load_frozen("full")
+    for name in experiment_names():
+        if name != PILOT:
+            _refuse_changed(load_experiment(name), load_tier("full"), held)
+    return held
 
 
 def _pilots(tier: Tier, known: Iterable[str] = ()) -> list[Planned]:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from scipy import stats
+
 from mnemolab.analysis.claims.catalogue import CLAIMS
 from mnemolab.analysis.claims.checked import check_claim
 from mnemolab.analysis.claims.checks import CHECKS
@@ -13,7 +15,7 @@ from mnemolab.analysis.claims.evidence import Evidence, NotTrained
 from mnemolab.analysis.claims.rules import judged
 from mnemolab.errors import BadRequest
 
-__all__ = ["experiments_of", "judge_claim", "judge_claims", "twin_rate"]
+__all__ = ["experiments_of", "judge_claim", "judge_claims", "twin_limit", "twin_rate"]
 
 
 def judge_claims(
@@ -42,9 +44,16 @@ def experiments_of(ids: Iterable[str]) -> list[str]:
 
 
 def twin_rate(verdicts: Sequence[Verdict]) -> tuple[int, int]:
-    """(A/A contrasts that the rules call supported, all A/A contrasts)."""
-    twins = [c for v in verdicts for c in v.twins]
+    """(A/A contrasts that the rules call supported, all A/A contrasts of which something was measured)."""
+    twins = [c for v in verdicts for c in v.twins if c.n]
     return sum(c.outcome == "supported" for c in twins), len(twins)
+
+
+def twin_limit(supported: int, twins: int) -> float | None:
+    """One-sided 95% upper limit of the A/A rate (Clopper-Pearson), were the contrasts independent; None without any."""
+    if not twins:
+        return None
+    return 1.0 if supported == twins else float(stats.beta.ppf(0.95, supported + 1, twins - supported))
 
 
 def _trained(claim: Claim, evidence: Evidence) -> Verdict:

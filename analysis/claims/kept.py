@@ -1,6 +1,6 @@
 """Verdicts kept from one piece to the next, so that judging can be done in pieces as training is.
 
-A kept verdict is used again only when the claim's runs, the tier, the device of its checks and the source files that it
+A kept verdict is used again only when the claim's runs (what they hold, not their names alone), the tier, the device of its checks and the source files that it
 comes from are the same: those of the checks for a claim that checks alone decide, else all of the analysis but what draws
 and prints.
 """
@@ -23,13 +23,13 @@ _SHOWN = (
     "report.py",
     *(f"claims/{n}.py" for n in ("command", "cost", "figures", "page", "results", "story", "write")),
 )
-_CHECKING = ("claims/checks/", "claims/checked.py", "claims/claim.py", "statistics/")
+_CHECKING = ("claims/checks/", "claims/checked.py", "statistics/")
 _CONTRASTS = ("contrasts", "placebo", "twins")
 
 
-def key(claim: Claim, run_ids: Iterable[str], tier: str, device: str) -> str:
-    """What a kept verdict on `claim` depends on."""
-    found = hashlib.sha256(json.dumps([sorted(run_ids), tier, device]).encode())
+def key(claim: Claim, runs: Iterable[str], tier: str, device: str) -> str:
+    """What a kept verdict on `claim` depends on; `runs` are digests of its runs."""
+    found = hashlib.sha256(json.dumps([sorted(runs), tier, device]).encode())
     analysis = Path(__file__).parents[1]
     for path in sorted(analysis.rglob("*.py")):
         place = path.relative_to(analysis).as_posix()

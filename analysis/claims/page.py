@@ -125,7 +125,7 @@ def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
     cells = [
         _cell(row["effect"]),
         report.Cell(_between(row["low"], row["high"])),
-        _cell(row["margin"] if row["contrasts"] else None),
+        _cell(row["deciding_margin"] if row["contrasts"] else None),
         _cell(row["p"]),
         _cell(row["seeds"] or None),
         _cell(row["seeds_needed"]),
@@ -189,6 +189,8 @@ def _lead(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) -> l
 def _methods_text(methods: Mapping[str, Any]) -> list[str]:
     twins, supported = methods.get("twins", 0), methods.get("twins_supported", 0)
     rate = f"{supported} of {twins} ({supported / twins:.0%})" if twins else "none was trained"
+    limit = methods.get("twins_limit")
+    rate += f", 95% upper limit {limit:.0%}" if twins and limit is not None else ""
     return [
         (
             "One-sided paired sign-flip tests, exact below 20 seeds; Holm's correction within one claim's contrasts, at most 10; "

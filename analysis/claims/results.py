@@ -37,7 +37,7 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
             f"{counts}. {methods.get('runs', 0)} runs, {len(methods.get('seeds', []))} seeds an arm, "
             f"{methods.get('steps', 0):,} steps, on {', '.join(methods.get('devices', [])) or 'no device'}."
         ),
-        f"A/A contrasts called supported: {supported} of {twins}. Learning rates: {methods.get('how', '?')}.",
+        f"A/A contrasts called supported: {supported} of {twins}{_limit(methods)}. Learning rates: {methods.get('how', '?')}.",
         "",
         (
             f"`{facts.get('Command', '?')}` at {facts.get('Commit', '?')}, {facts.get('Made', 'undated')}; "
@@ -69,7 +69,7 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
     ]
     for row in objects:
         span = "" if row["low"] is None or row["high"] is None else f"{_say(row['low'])} to {_say(row['high'])}"
-        margin = _say(row["margin"]) if row["contrasts"] else ""
+        margin = _say(row["deciding_margin"]) if row["contrasts"] else ""
         lines.append(
             f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {span} | {margin} | {_say(row['p'])} | "
             f"{row['seeds'] or ''} | {_say(row['seeds_needed'])} |"
@@ -114,6 +114,11 @@ def _say(value: float | None) -> str:
     if 1000 <= abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:g}" if isinstance(value, int) or float(value).is_integer() else f"{value:.3g}"
+
+
+def _limit(methods: Mapping[str, Any]) -> str:
+    limit = methods.get("twins_limit")
+    return "" if limit is None else f" (95% upper limit of the rate: {limit:.0%})"
 
 
 def _contrast(c: Mapping[str, Any]) -> str:

@@ -11,16 +11,16 @@ import pandas as pd
 
 from mnemolab.analysis.claims.claim import RULES, Verdict
 from mnemolab.analysis.claims.evidence import Evidence
-from mnemolab.analysis.claims.judge import twin_rate
+from mnemolab.analysis.claims.judge import twin_limit, twin_rate
 from mnemolab.errors import BadRequest
 from mnemolab.files import write_json, write_text
 
-__all__ = ["FIELDS", "read_claims", "table", "to_object", "write_claims", "write_runs"]
+__all__ = ["FIELDS", "held_ids", "read_claims", "table", "to_object", "write_claims", "write_runs"]
 
 # of every object of claims.json, in this order
 FIELDS = (
     "id", "statement", "source", "kind", "experiment", "statistic", "direction", "margin", "unit", "rule", "placebo",
-    "verdict", "why", "would_change", "effect", "low", "high", "p", "seeds", "power", "seeds_needed", "contrasts",
+    "verdict", "why", "would_change", "deciding", "deciding_margin", "effect", "low", "high", "p", "seeds", "power", "seeds_needed", "contrasts",
     "placebo_contrasts", "placebo_passed", "twins", "checks", "numbers", "evidence", "figure", "note",
 )  # fmt: skip
 
@@ -31,6 +31,8 @@ def to_object(verdict: Verdict) -> dict[str, Any]:
     found = {
         **{name: getattr(claim, name) for name in ("id", "statement", "source", "kind", "statistic", "direction")},
         **{name: getattr(claim, name) for name in ("margin", "unit", "placebo", "figure")},
+        "deciding": verdict.deciding,
+        "deciding_margin": verdict.margin,
         "experiment": list(claim.experiment),
         "rule": claim.rule,
         **{name: getattr(verdict, name) for name in ("verdict", "why", "effect", "low", "high", "p", "seeds", "power")},
@@ -71,7 +73,13 @@ def write_claims(verdicts: Sequence[Verdict], out: Path, methods: Mapping[str, A
     """Write claims.json, claims.csv, claims.tex and methods.json into `out`."""
     rows = table(verdicts)
     supported, twins = twin_rate(verdicts)
-    said = {**methods, "twins": twins, "twins_supported": supported, "rules": RULES}
+    said = {
+        **methods,
+        "twins": twins,
+        "twins_supported": supported,
+        "twins_limit": twin_limit(supported, twins),
+        "rules": RULES,
+    }
     return [
         write_json(out / "claims.json", [to_object(v) for v in verdicts]),
         write_text(out / "claims.csv", rows.to_csv(index=False, float_format="%.6g")),
@@ -118,6 +126,14 @@ def read_claims(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     if missing:
         raise BadRequest(f"{Path(folder) / 'claims.json'}: an object lacks {missing[0]!r}; run `mnemolab claims` again")
     return found[0], found[1]
+
+
+def held_ids(folder: Path) -> set[str]:
+    """Ids of the claims in `folder`/claims.json; none where there is no such file or it is not one."""
+    try:
+        return {row["id"] for row in json.loads((folder / "claims.json").read_text(encoding="utf-8"))}
+    except (OSError, ValueError, TypeError, KeyError):  # it is written anew
+        return set()
 
 
 def _latex(rows: pd.DataFrame) -> str:

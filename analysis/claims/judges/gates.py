@@ -83,13 +83,14 @@ def erasure_slope(
 
 def decay_predicts_retention(evidence: Evidence) -> Judgement:
     """Nats a query by which the product of decays and erasures between write and read improves held-out predictions of
-    correctness that know the lag. Placebo: the products of other queries with the same lag."""
+    correctness that know the lag. Placebo: the products of other queries with the same lag and of the same class of facts,
+    which know the class alone."""
     arms = ["scalar delta mid", "channel delta mid"]
     found = evidence.values("retention", _gain, arms=arms)
     placebo = evidence.values("retention", lambda run: _gain(run, shuffled=True), arms=arms)
     return Judgement(
         samples=[Sample(f"{arm}: gain beyond lag", found.of(arm)) for arm in arms],
-        placebo=[Sample(f"{arm}: gain, products shuffled within lag", placebo.of(arm)) for arm in arms],
+        placebo=[Sample(f"{arm}: gain, products shuffled within lag and class", placebo.of(arm)) for arm in arms],
         twins=found.twins("gain beyond lag"),
         numbers=[*found.rows("gain (nats a query)"), *placebo.rows("gain, shuffled")],
     )
@@ -97,11 +98,12 @@ def decay_predicts_retention(evidence: Evidence) -> Judgement:
 
 def _gain(run: Ran, shuffled: bool = False) -> float:
     kept = kept_shares(run)
-    joined = kept.merge(run.records[["example", "query", "correct"]], on=["example", "query"])
+    known = ["example", "query", "correct", "condition"]
+    joined = kept.merge(run.records[known], on=["example", "query"])
     x = joined["kept"].clip(lower=1e-4).map(np.log)
     if shuffled:
         rng = np.random.default_rng(run.plan.seed)
-        x = x.groupby(joined["lag_tokens"]).transform(lambda g: rng.permutation(g.to_numpy()))
+        x = x.groupby([joined["lag_tokens"], joined["condition"]]).transform(lambda g: rng.permutation(g.to_numpy()))
     return gain(joined["correct"].to_numpy(float), joined["lag_tokens"].to_numpy(float), x.to_numpy(float),
                 joined["example"].to_numpy())  # fmt: skip
 

@@ -55,9 +55,7 @@ def test_gdn2_decouples():
     arms = {"one beta": 0.5, "decoupled": 0.05, "erase only": 0.3, "write only": 0.3}
     better = verdict("gdn2-decouples", overwrite.gdn2_decouples(overwriting(arms)))
     assert better.verdict == "supported"
-    worse = verdict(
-        "gdn2-decouples", overwrite.gdn2_decouples(overwriting(arms | {"one beta": 0.05, "decoupled": 0.5}))
-    )
+    worse = verdict("gdn2-decouples", overwrite.gdn2_decouples(overwriting(arms | {"one beta": 0.2, "decoupled": 0.5})))
     assert worse.verdict == "refuted"
     # nobody is interfered with: separate gates cannot be seen to help
     ceiling = verdict("gdn2-decouples", overwrite.gdn2_decouples(overwriting(dict.fromkeys(arms, 0.0))))

@@ -113,6 +113,11 @@ def test_lineage_order():
     assert found.verdict == "supported" and len(found.contrasts) == 6 and found.placebo_passed is False
     wrong = verdict("lineage-order", learning.lineage_order(learned(ordered | {"delta channel": 80})))
     assert wrong.verdict == "refuted"
+    # all of them are as soon as any could be: none can be seen to be behind by the margin
+    soon = verdict(
+        "lineage-order", learning.lineage_order(learned({"delta channel": 20, "delta scalar": 20, "mamba2": 20}))
+    )
+    assert soon.verdict == "inconclusive" and "behind the earliest run" in soon.why
 
 
 def test_race_against_itself_and_when_nobody_arrives():
