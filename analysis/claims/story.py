@@ -86,8 +86,8 @@ def draw_step(step: Step, evidence: Evidence) -> Plot:
         legend_above(figure, axes)
     ends = table.sort_values(step.axis).groupby("arm")["mean"].agg(["first", "last"])
     said = "; ".join(f"{arm}, {row['first']:.2f} to {row['last']:.2f}" for arm, row in ends.iterrows())
-    seeds = int(table["runs"].max())
-    caption = f"Experiment {step.experiment}, {seeds} seeds, 95% intervals over seeds and sequences."
+    seeds = sorted({int(n) for n in table["runs"]})
+    caption = f"Experiment {step.experiment}, {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds an arm, 95% intervals over seeds and sequences."
     return Plot(
         step.name, step.title, caption, f"Accuracy from the least {step.axis} to the most: {said}.", figure, table
     )
@@ -109,25 +109,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, help="default: claims/TIER/runs")
     parser.add_argument("--out", type=Path, default=Path("docs/figures/lineage"))
     args = parser.parse_args(argv)
-    planned = plan(dict.fromkeys(step.experiment for step in STEPS), load_tier(args.tier), load_frozen(args.tier))
-    evidence = Evidence.of(planned, args.runs or Path("claims") / args.tier / "runs")
+    try:
+        return _draw_all(args.tier, args.runs or Path("claims") / args.tier / "runs", args.out)
+    except BadRequest as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _draw_all(tier: str, runs: Path, out: Path) -> int:
+    """Draw what can be drawn; 1 when nothing could."""
+    planned = plan(dict.fromkeys(step.experiment for step in STEPS), load_tier(tier), load_frozen(tier))
+    evidence = Evidence.of(planned, runs)
     missing: dict[str, str] = {}
     drawn: set[str] = set()
     for step in STEPS:
         if step.name not in drawn:
             try:
-                print(save(draw_step(step, evidence), args.out).png)
+                print(save(draw_step(step, evidence), out).png)
                 drawn.add(step.name)
             except BadRequest as reason:
                 missing.setdefault(step.name, str(reason))
     for name, draw in WHOLE.items():
         try:
-            print(save(draw(evidence), args.out).png)
+            print(save(draw(evidence), out).png)
+            drawn.add(name)
         except BadRequest as reason:
             missing[name] = str(reason)
     for name in [name for name in missing if name not in drawn]:
         print(f"{name}: not drawn ({missing[name]})", file=sys.stderr)
-    return 0
+    return 0 if drawn else 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from mnemolab.analysis.claims.checked import check_claim
 from mnemolab.analysis.claims.checks import CHECKS, Check, Undecidable
 from mnemolab.analysis.claims.claim import VERDICTS, Verdict
 from mnemolab.analysis.claims.evidence import Evidence
-from mnemolab.analysis.claims.judge import _loaded, judge_claim, judge_claims, twin_rate
+from mnemolab.analysis.claims.judge import _loaded, judge_claim, judge_claims, twin_limit, twin_rate
 from mnemolab.analysis.claims.write import FIELDS, read_claims, to_object, write_claims
 from mnemolab.cli import main
 from mnemolab.errors import BadRequest
@@ -139,6 +139,22 @@ def test_claims_json_holds_every_field_and_no_nan(tmp_path):
     assert row["contrasts"][0]["low"] is None  # one seed has no interval
     assert (methods["twins"], methods["twins_supported"]) == (1, 0) and twin_rate([verdict]) == (0, 1)
     json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("claims", "methods", "said"),
+    [([], {}, "claims.json: not what"), ([{"id": "a"}], [], "methods.json: not what"), ([{"id": "a"}], {"tier": "q"}, "lacks 'statement'")],
+)  # fmt: skip
+def test_a_folder_that_claims_did_not_write_is_one_clear_line(tmp_path, claims, methods, said):
+    (tmp_path / "claims.json").write_text(json.dumps(claims))
+    (tmp_path / "methods.json").write_text(json.dumps(methods))
+    with pytest.raises(BadRequest, match=said):
+        read_claims(tmp_path)
+
+
+def test_the_upper_limit_of_the_twin_rate():
+    assert twin_limit(0, 0) is None and twin_limit(3, 3) == 1
+    assert twin_limit(0, 15) == pytest.approx(1 - 0.05 ** (1 / 15)) and twin_limit(1, 15) > twin_limit(0, 15)
 
 
 def test_a_kept_verdict_is_used_again_only_for_the_same_runs(tmp_path):

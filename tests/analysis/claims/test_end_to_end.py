@@ -16,6 +16,7 @@ from mnemolab.analysis.claims import (
     command,
     load_experiment,
     register_claim,
+    story,
 )
 from mnemolab.analysis.claims.experiments import load_tier
 from mnemolab.analysis.claims.judges import gates
@@ -79,10 +80,24 @@ def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys):
     before = run.records["correct"].mean()
     evidence.forget()
     assert set(vars(run)) == {"plan", "folder"} and run.records["correct"].mean() == before
+    # verdicts of some claims do not take the place of those of all
+    (out / "claims.json").write_text((out / "claims.json").read_text().replace('"mine"', '"another"'))
+    held = (out / "claims.json").read_text()
+    assert main(command) == 0 and "is left as it is: it holds 1 other" in capsys.readouterr().err
+    assert (out / "claims.json").read_text() == held
+    # nor does a verdict stand when what its runs hold is another
+    kept = (out / "judged" / "mine.json").read_text()
+    frame = pd.read_parquet(run.folder / "records.parquet")
+    frame.assign(correct=~frame["correct"]).to_parquet(run.folder / "records.parquet", index=False)
+    assert main(command) == 0 and (out / "judged" / "mine.json").read_text() != kept
+    frame.to_parquet(run.folder / "records.parquet", index=False)
+    evidence.forget()
     plot = draw_step(Step("s", "t", "small", "main", "versions", {"delta": "deltanet"}), evidence)
     assert set(plot.data["versions"]) == {1, 2} and plot.data["runs"].max() == 3
     with pytest.raises(BadRequest, match="no finished run"):
         draw_step(STEPS[0], evidence)
+    assert story.main(["--tier", "quick", "--runs", str(tmp_path / "none"), "--out", str(tmp_path / "s")]) == 1
+    assert story.main(["--tier", "quikc"]) == 2 and "did you mean 'quick'" in capsys.readouterr().err
 
 
 def test_a_run_that_always_diverges_is_left_out_and_named(mine, tmp_path, monkeypatch, capsys):

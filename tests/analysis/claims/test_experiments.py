@@ -152,15 +152,21 @@ def test_pilot_chooses_the_best_rate_and_freezes_it(tmp_path, monkeypatch):
         folder.mkdir()
         (folder / "config.yaml").write_text(yaml.safe_dump(run.to_dict()))
         best = 6e-3 if run.model["name"] == "kda" else 1.5e-3
-        accuracy = 0.9 if run.optimiser.learning_rate == best else 0.5
-        result = {"run_id": run.run_id, "validation": {"accuracy": accuracy, "loss": 1.0}, "test": None}
+        accuracy, loss = (0.9 if run.optimiser.learning_rate == best else 0.5), 1.0
+        if run.model["name"] == "deltanet":  # alike up to one answer, and apart in loss
+            accuracy, loss = (1.0, 0.2) if run.optimiser.learning_rate == 1.5e-3 else (0.9999, 0.1)
+        if run.model["name"] == "gla" and run.optimiser.learning_rate == 1.5e-3:  # it would have been the best
+            (folder / "failure.json").write_text(json.dumps({"error": "NotFiniteRun: step 1: loss nan"}))
+            continue
+        result = {"run_id": run.run_id, "validation": {"accuracy": accuracy, "loss": loss}, "test": None}
         (folder / "result.json").write_text(json.dumps(result))
     path = freeze(tier, tmp_path, tmp_path / "frozen.yaml")
     held = load_frozen("quick", path)
     assert held.rates["overwrite"]["kda"] == 6e-3 and held.rates["recall"]["gpt2"] == 1.5e-3
+    assert held.rates["recall"]["deltanet"] != 1.5e-3 and held.rates["recall"]["gla"] != 1.5e-3
     assert plan(["overwrite"], tier, held) and {
         p.config.optimiser.learning_rate for p in plan(["overwrite"], tier, held)
-    } == {6e-3, 1.5e-3}
+    } == {6e-3, 3e-3, 1.5e-3}
 
 
 @pytest.fixture
@@ -229,6 +235,57 @@ def test_freezing_again_keeps_rates_and_takes_a_changed_experiment_only_with_oth
     path.write_text(path.read_text().replace("attempt: 1", "attempt: -1"))
     with pytest.raises(BadRequest, match="attempt=-1"):
         load_experiment("overwrite")
+
+
+def test_what_was_frozen_is_not_forgotten_with_its_file(no_files):
+    """Away for one freeze and back for the next, a changed experiment would have had its old seeds again."""
+    full, path = load_tier("full"), no_files / "overwrite.yaml"
+    write_frozen(full, "pilot", {})
+    changed = path.read_text().replace("task.versions: 8", "task.versions: 6")
+    path.rename(no_files / "away")
+    assert set(load_frozen("full", write_frozen(full, "pilot", {})).hashes) == {"overwrite"}
+    path.write_text(changed)
+    with pytest.raises(BadRequest, match="set attempt: 1"):
+        write_frozen(full, "pilot", {})
+    path.write_text("attempt: 1\n" + changed)
+    write_frozen(full, "pilot", {})
+    path.unlink()
+    assert load_frozen("full", write_frozen(full, "pilot", {})).attempts == {"overwrite": 1}
+
+
+def test_a_replication_repeats_what_was_confirmed_and_nothing_else(no_files, tmp_path):
+    from mnemolab.analysis.claims.command import freeze_tier
+
+    path = no_files / "overwrite.yaml"
+    write_frozen(load_tier("full"), "pilot", {})
+    path.write_text("attempt: 1\n" + path.read_text().replace("task.versions: 8", "task.versions: 6"))
+    with pytest.raises(BadRequest, match="experiment overwrite, tier full: it changed"):
+        freeze_tier("replicate", tmp_path / "out", None, None, ())
+    assert not (no_files / "frozen" / "replicate.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("rates: overwrite", "rates: overwrote", "did you mean 'overwrite'"),
+        ("decoupled: kda", "decoupled: kdaa", "rate_as.decoupled='kdaa'; did you mean 'kda'"),
+    ],
+)
+def test_rates_that_there_are_not_are_refused(no_files, before, after, said):
+    """Such arms would have trained at the base's rate without a word."""
+    path = no_files / "overwrite.yaml"
+    path.write_text(path.read_text().replace(before, after, 1))
+    with pytest.raises(BadRequest, match=said):
+        write_frozen(load_tier("full"), "pilot", {"overwrite": {"kda": 3e-3, "gpt2": 3e-3}})
+
+
+@pytest.mark.parametrize("line", ["experiments: [a]", "experiments:", "rates: 3"])
+def test_a_damaged_frozen_file_is_one_clear_line(no_files, line):
+    path = write_frozen(load_tier("full"), "pilot", {})
+    values = {**yaml.safe_load(path.read_text()), **yaml.safe_load(line)}
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(BadRequest, match="is not a mapping; restore the file"):
+        load_frozen("full")
 
 
 def test_a_second_pilot_runs_only_tasks_without_rates(no_files):

@@ -16,7 +16,7 @@ from mnemolab.analysis.claims.judges.logistic import gain
 from mnemolab.analysis.decay import Trace
 from mnemolab.tasks import make_task
 
-from .conftest import answers, evidence, verdict
+from .conftest import answers, evidence, ran, verdict
 
 
 def versions(rng, stale: float, rows: int = 1200) -> pd.DataFrame:
@@ -265,3 +265,22 @@ def test_gain_finds_a_predictor_and_not_noise():
     assert gain(right, lag, extra, groups) > 0.05
     assert gain(right, lag, rng.normal(size=4000), groups) < 0.003
     assert np.isnan(gain(np.ones(4000), lag, extra, groups))
+
+
+@pytest.mark.parametrize("by", ["class", "product"])
+def test_a_product_that_knows_the_class_alone_does_not_pass_for_one_that_predicts(by, monkeypatch):
+    """Lasting facts are kept and answered, changing ones neither: any product of the right class predicts."""
+    rng = np.random.default_rng(0)
+    lasting = rng.random(4000) < 0.5
+    kept = np.exp(-np.where(lasting, 0.1, 2.0) - np.abs(rng.normal(size=4000)))
+    odds = np.where(lasting, 2.0, -2.0) if by == "class" else 3 + 2 * np.log(kept)
+    frame = {"example": np.arange(4000) // 4, "query": np.arange(4000) % 4}
+    records = pd.DataFrame(frame).assign(
+        correct=rng.random(4000) < 1 / (1 + np.exp(-odds)), condition=np.where(lasting, "persistent", "volatile")
+    )
+    shares = pd.DataFrame(frame).assign(kept=kept, lag_tokens=rng.integers(0, 4, 4000).astype(float))
+    monkeypatch.setattr(gates, "kept_shares", lambda run: shares)
+    run = ran("retention", "main", "channel delta mid", 0, records=records)
+    right, shuffled = gates._gain(run), gates._gain(run, shuffled=True)
+    assert right > 0.05
+    assert (shuffled > 0.8 * right) if by == "class" else (shuffled < 0.6 * right)
