@@ -17,7 +17,7 @@ ARCHITECTURE = (
         margin=0.05,
         unit="share of the budget",
         rule="bimodal",
-        placebo="each stage against itself under other seeds",
+        placebo="KDA against itself under other seeds, on recall",
         experiment=("learning",),
         judge=f"{_J}.learning:lineage_order",
         figure="stack/learning",
@@ -161,7 +161,7 @@ ARCHITECTURE = (
     ),
     Claim(
         id="latent-moe-quality",
-        statement="latent experts lose no quality against full-width experts of the same arithmetic",
+        statement="latent experts lose no quality against full-width experts that do no less arithmetic",
         source="Kimi Team 2026, arXiv 2607.24653",
         kind="trained",
         statistic="test loss at equal steps, full-width minus latent experts, mini scale",
