@@ -12,7 +12,7 @@ from mnemolab.files import write_atomic
 from mnemolab.trainers.folder import RESUME, load_checkpoint
 from mnemolab.trainers.state import TrainState
 
-__all__ = ["read_resume", "save_bytes"]
+__all__ = ["put_aside", "read_resume", "save_bytes"]
 
 
 def save_bytes(path: Path, value: dict[str, Any]) -> None:
@@ -35,9 +35,17 @@ def read_resume(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
         if saved.get("config") != config or "optimiser" not in saved:
             raise BadRequest(f"{path}: not a checkpoint of this run")
         saved["state"] = TrainState.from_dict(saved["state"])
-    except (BadRequest, KeyError, TypeError) as error:
-        aside = path.with_suffix(".unreadable")
-        path.replace(aside)
-        print(f"mnemolab: {error}; kept as {aside.name}, starting this run from step 0", file=sys.stderr)
+        if saved["state"].step > config["budget"]["steps"]:
+            raise BadRequest(f"{path}: at step {saved['state'].step} of {config['budget']['steps']}")
+    except (BadRequest, KeyError, TypeError, AttributeError) as error:
+        put_aside(path, error)
         return None
     return saved
+
+
+def put_aside(path: Path, error: Exception) -> None:
+    """Keep a checkpoint that is of no use under another name, and say so: the run starts again."""
+    aside = path.with_suffix(".unreadable")
+    path.replace(aside)
+    said = " ".join(str(error).split())[:300]
+    print(f"mnemolab: {said}; kept as {aside.name}, starting this run from step 0", file=sys.stderr)

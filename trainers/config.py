@@ -167,10 +167,22 @@ def read_yaml(path: str | Path) -> Any:
     """The YAML in `path`. Raises BadRequest when it is missing or not YAML."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """YAML takes the last of two equal keys, and what the first said would be lost without a word."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise BadRequest(f"{path}: {key} is given twice in one mapping{node.start_mark}; keep one")
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader)
     except OSError as error:
         raise BadRequest(f"{path}: cannot read it ({error.strerror})") from error
+    except RecursionError as error:
+        raise BadRequest(f"{path}: not YAML that can be read (it holds itself, or is nested too deeply)") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path}: not YAML ({' '.join(str(error).split())})") from error
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -64,8 +65,9 @@ def run_sweep(
             outcome = walk.outcome(tuple(run.run_id for run in chosen if run.run_id in walk.results))
     from mnemolab.trainers.collect import collect
 
-    collect(out, sweep.runs, outcome.chosen)
-    return outcome
+    broken: list[str] = []
+    collect(out, sweep.runs, outcome.chosen, broken)
+    return replace(outcome, failed=tuple(dict.fromkeys((*outcome.failed, *broken))))
 
 
 class _Walk:
@@ -81,7 +83,11 @@ class _Walk:
         """Have `runs` finished, with or without their test stream."""
         jobs = []
         for run in runs:
-            result = _finished(self.out / run.run_id)
+            try:
+                result = _finished(self.out / run.run_id)
+            except BadRequest as error:  # one damaged folder keeps no other run from its end
+                self._hear(Failed(run.run_id, self.labels[run.run_id], f"{error}; delete the folder and run it again"))
+                continue
             if result is not None and (result.get("test") is not None or not read_test):
                 if run.run_id not in self.results:
                     self.skipped.add(run.run_id)

@@ -13,7 +13,7 @@ from mnemolab.errors import RunFailed
 from mnemolab.models.backbone import Backbone
 from mnemolab.trainers import folder as places
 from mnemolab.trainers.callbacks import Metrics, Resume, Watch
-from mnemolab.trainers.checkpoint import read_resume, save_bytes
+from mnemolab.trainers.checkpoint import put_aside, read_resume, save_bytes
 from mnemolab.trainers.config import RunConfig
 from mnemolab.trainers.ddp import fit_ranks
 from mnemolab.trainers.folder import keep_metrics
@@ -21,7 +21,7 @@ from mnemolab.trainers.graph import best_steps
 from mnemolab.trainers.module import RunModule, fit
 from mnemolab.trainers.pace import Pace
 from mnemolab.trainers.state import TrainState
-from mnemolab.trainers.steps import Steps, make_optimiser, resume_optimiser
+from mnemolab.trainers.steps import Steps, check_moments, make_optimiser, resume_optimiser
 from mnemolab.trainers.stops import NotFinite, NotFiniteRun
 
 __all__ = ["Fitted", "fit_run"]
@@ -65,9 +65,15 @@ def fit_run(
     saved = read_resume(folder, config.to_dict())
     state = TrainState()
     if saved is not None:
-        state = saved["state"]
-        state.resumed += 1
-        model.load_state_dict(saved["state_dict"])
+        try:
+            model.load_state_dict(saved["state_dict"])
+            check_moments(model, saved["optimiser"])
+            state = saved["state"]
+            state.resumed += 1
+        except (RuntimeError, KeyError, TypeError, AttributeError, ValueError) as error:
+            if not rank:
+                put_aside(folder / places.RESUME, error)
+            saved, model = None, config.make_model()  # some of its parameters may have been written
     if not rank:
         keep_metrics(folder, state.step)
     if state.stopped or state.step >= config.budget.steps:  # killed between its last step and result.json
@@ -131,5 +137,4 @@ def _explain(error: NotFinite, config: RunConfig, model: Backbone) -> RunFailed:
         "batch_indices": [(error.step - 1) * size, error.step * size],
         "parameter_norms": {name: norm if math.isfinite(norm) else str(norm) for name, norm in norms.items()},
     }
-    kept = "" if error.validation else " the parameters before this step are kept;"
-    return NotFiniteRun(f"{error};{kept} lower learning_rate or clip", details)
+    return NotFiniteRun(f"{error}; lower learning_rate or clip", details)

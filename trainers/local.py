@@ -201,10 +201,13 @@ def _bury(worker: _Worker, out: str | Path, emit: Callable[[Event], None]) -> st
     if worker.job is None:
         return how
     from mnemolab.files import write_json
-    from mnemolab.trainers.folder import FAILURE
+    from mnemolab.trainers.folder import FAILURE, is_finished, load_run
 
     error = f"its worker died ({how})"
     folder = Path(out) / worker.job.run_id
+    if is_finished(folder):  # after result.json nothing of the run is left to do
+        emit(Finished(worker.job.run_id, worker.job.label, load_run(folder).result))
+        return how
     with contextlib.suppress(OSError):  # the event below tells it in any case
         if folder.is_dir():
             write_json(folder / FAILURE, {"error": error, "traceback": ""})

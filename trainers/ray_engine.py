@@ -96,7 +96,7 @@ class RayEngine:
             address = os.environ.get("RAY_ADDRESS")
             try:
                 self.ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-            except ConnectionError as error:
+            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
                 raise BadRequest(f"RAY_ADDRESS={address}: no Ray cluster answers there ({error})") from error
             self._mine = True
         return self

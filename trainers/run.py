@@ -47,6 +47,8 @@ def train(
     Raises BadRequest before any step (sizes, device, folder), Busy when another process holds the run, NotFiniteRun when
     loss or gradient is not finite, RunFailed for what else goes wrong; `failure.json` then says what.
     """
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise BadRequest(f"devices={devices!r}: use a whole number, at least 1")
     device = resolve_device(config.device)
     if device.type == "cuda" and devices > torch.cuda.device_count():
         raise BadRequest(f"devices={devices}: this machine has {torch.cuda.device_count()} GPUs")
@@ -64,6 +66,8 @@ def train(
             if run.config != config or run.result.get("run_id") != config.run_id:
                 raise BadRequest(f"{folder}: holds another run than its name says; delete the folder and run it again")
             if run.result.get("test") is not None or not read_test:
+                for left in (places.FAILURE, places.RESUME):  # of a kill right after result.json
+                    (folder / left).unlink(missing_ok=True)
                 return run
         try:
             _clear_leftovers(folder)

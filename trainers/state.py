@@ -35,4 +35,11 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainState":
-        return cls(**values)
+        """Raises TypeError for what `to_dict` does not make."""
+        made = cls(**values)
+        numbers = (made.step, made.resumed, made.seconds, made.wall, made.best_accuracy)
+        if any(isinstance(n, bool) or not isinstance(n, int | float) or n < 0 for n in numbers):
+            raise TypeError(f"not where a run stands: {values!r:.200}")
+        if not isinstance(made.step, int) or not isinstance(made.losses, list) or not isinstance(made.norms, list):
+            raise TypeError(f"not where a run stands: {values!r:.200}")
+        return made

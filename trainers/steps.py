@@ -5,6 +5,7 @@ rarely. A step whose loss or gradient is not finite changes no parameter and is 
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +19,20 @@ from mnemolab.trainers.data import Feed
 from mnemolab.trainers.schedule import learning_rates
 from mnemolab.trainers.stops import NotFinite
 
-__all__ = ["EagerSteps", "Steps", "make_optimiser", "resume_optimiser"]
+__all__ = ["EagerSteps", "Steps", "check_moments", "make_optimiser", "resume_optimiser"]
 
 # Longest stretch of steps between two `drain` calls; the size of the log on the device.
 LOG_STEPS = 4096
+
+
+def check_moments(model: Backbone, saved: dict[str, Any]) -> None:
+    """Raise ValueError or KeyError for an optimiser state that is not one of this model's parameters."""
+    count = sum(len(group["params"]) for group in saved["param_groups"])
+    shapes = Counter(tuple(p.shape) for p in model.parameters() if p.requires_grad)
+    held = Counter(tuple(entry["exp_avg"].shape) for entry in saved["state"].values())
+    # a parameter that has had no gradient has no moments
+    if count != shapes.total() or not held or held - shapes:
+        raise ValueError(f"the optimiser's moments are of {held.total()} parameters, the model has {shapes.total()}")
 
 
 def make_optimiser(model: Backbone, config: RunConfig, device: torch.device) -> torch.optim.AdamW:

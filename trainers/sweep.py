@@ -147,18 +147,31 @@ def _points(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         raise BadRequest(f"sweep: grid={grids!r} must be a mapping from dotted fields to lists, or a list of such")
     grids = [grids] if isinstance(grids, Mapping) else grids
     choose = _axes(_mapping(values.get("choose", {}), "choose"), "choose")
+    drawn = _mapping(values.get("random") or {}, "random")
+    _refuse_overlap(
+        {
+            "list": [field for entry in entries for field in _mapping(entry, "list")],
+            "grid": [field for grid in grids for field in _mapping(grid, "grid")],
+            "random": list(_mapping(drawn.get("fields") or {}, "random.fields")),
+            "choose": list(choose),
+        }
+    )
     for entry, grid in itertools.product(entries, grids):
         axes = _axes(_mapping(grid, "grid"), "grid")
         for point in _product(axes):
             for draw in _draws(values.get("random")):
                 fixed = {**_mapping(entry, "list"), **point, **draw}
-                for field in choose:
-                    if field in fixed:
-                        raise BadRequest(
-                            f"sweep: {field} stands under choose and again under list, grid or random; keep one"
-                        )
                 for candidate in _product(choose):
                     yield {**fixed, **candidate}
+
+
+def _refuse_overlap(fields: Mapping[str, Sequence[str]]) -> None:
+    """A field, or a section that holds it, under two of list, grid, random and choose: one would silently win."""
+    for (one, ours), (other, theirs) in itertools.combinations(fields.items(), 2):
+        for a, b in itertools.product(dict.fromkeys(ours), dict.fromkeys(theirs)):
+            if a == b or a.startswith(f"{b}.") or b.startswith(f"{a}."):
+                again = "" if a == b else f" as {b}"
+                raise BadRequest(f"sweep: {a} stands under {one} and again{again} under {other}; keep one")
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:

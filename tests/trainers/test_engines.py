@@ -139,14 +139,31 @@ def test_requests_that_cannot_be_met(values, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BadRequest, match="cannot write there"):
         run_sweep(sweep, tmp_path / "file")
-    foreign = tmp_path / sweep.runs[0].run_id
-    foreign.mkdir()
-    (foreign / "result.json").write_text('{"run_id": "another"}')
-    with pytest.raises(BadRequest, match="not the result of run"):
-        run_sweep(sweep, tmp_path)
-    (foreign / "result.json").write_text("{")
-    with pytest.raises(BadRequest, match="not readable"):
-        run_sweep(sweep, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("result.json", '{"run_id": "another"}', "not the result of run"),
+        ("result.json", "{", "not readable"),
+        ("config.yaml", None, "no config.yaml"),
+        ("records.parquet", "garbage", "delete"),
+        ("records.parquet", None, "delete"),
+    ],
+)
+def test_one_damaged_folder_keeps_no_other_run_from_the_tables(values, tmp_path, capsys, name, text, said):
+    sweep = make(values, grid={"seed": [0, 1]})
+    run_sweep(sweep, tmp_path, workers=1)
+    bad, good = (run.run_id for run in sweep.runs)
+    (tmp_path / "sweep.parquet").unlink()
+    path = tmp_path / bad / name
+    path.unlink() if text is None else path.write_text(text)
+    events = []
+    outcome = run_sweep(sweep, tmp_path, workers=1, on_event=events.append)
+    assert outcome.failed == (bad,) and good in outcome.skipped
+    assert list(pd.read_parquet(tmp_path / "sweep.parquet")["run_id"]) == [good]
+    told = capsys.readouterr().err + "".join(event.error for event in events if isinstance(event, Failed))
+    assert said in told and "delete" in told and bad in told
 
 
 def test_a_worker_that_dies_between_two_lists_is_replaced(values, tmp_path):
@@ -190,3 +207,17 @@ def test_an_empty_list_needs_no_worker(tmp_path):
         engine.run([], tmp_path, lambda event: None)
         assert engine.crew == []
     assert set(ENGINES) == {"local", "ray"}
+
+
+def test_a_choice_is_not_forgotten_by_a_sweep_that_chooses_nothing(values, tmp_path):
+    chooses = make(values, grid={"seed": [0]}, choose={"optimiser.learning_rate": [1e-3, 3e-3]})
+    run_sweep(chooses, tmp_path, workers=1)
+    before = pd.read_parquet(tmp_path / "sweep.parquet").set_index("run_id")["chosen"]
+    assert before.sum() == 1
+    run_sweep(
+        make(values, grid={"seed": [0]}, list=[{"optimiser.learning_rate": 1e-3}, {"optimiser.learning_rate": 3e-3}]),
+        tmp_path,
+        workers=1,
+    )
+    after = pd.read_parquet(tmp_path / "sweep.parquet").set_index("run_id")["chosen"]
+    assert after[before.index].tolist() == before.tolist()

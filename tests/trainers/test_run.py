@@ -17,6 +17,7 @@ from mnemolab.errors import BadRequest, RunFailed
 from mnemolab.files import held
 from mnemolab.models.backbone import Backbone
 from mnemolab.trainers import RunConfig, fitting, load_run, train
+from mnemolab.trainers.config import read_yaml
 from mnemolab.trainers.run import resolve_device
 from mnemolab.trainers.stops import Busy, NotFiniteRun, Stopped
 
@@ -373,3 +374,66 @@ def test_load_run_says_what_is_not_there(tmp_path):
         load_run(tmp_path / "nothing")
     with pytest.raises(BadRequest, match="not a run folder"):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda saved: saved["state_dict"].popitem(),
+        lambda saved: saved["state_dict"].update({next(iter(saved["state_dict"])): torch.zeros(3)}),
+        lambda saved: saved.update(state_dict=None),
+        lambda saved: saved.update(optimiser={}),
+        lambda saved: saved["optimiser"].update(state={}),
+        lambda saved: saved["optimiser"]["param_groups"].pop(),
+        lambda saved: saved["state"].update(step="7"),
+        lambda saved: saved["state"].update(step=-3),
+        lambda saved: saved["state"].update(step=10**6),
+        lambda saved: saved["state"].update(losses=None),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_put_aside_and_the_run_starts_again(tiny, tmp_path, capsys, damage):
+    """A version that names a parameter otherwise would meet the same file at every try."""
+    config = tiny()
+    unbroken = train(config, tmp_path / "a")
+
+    def stop():
+        return (tmp_path / "b" / config.run_id / "metrics.jsonl").exists()
+
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "b", stop=stop)
+    path = tmp_path / "b" / config.run_id / "resume.ckpt"
+    saved = torch.load(path, weights_only=True)
+    damage(saved)
+    torch.save(saved, path)
+    again = train(config, tmp_path / "b")
+    assert "starting this run from step 0" in capsys.readouterr().err
+    assert again.result["resumed"] == 0 and again.result["test"] == unbroken.result["test"]
+    assert path.with_suffix(".unreadable").exists()
+
+
+def test_what_a_kill_after_the_result_left_is_cleared(tiny, tmp_path):
+    run = train(tiny(), tmp_path)
+    for name in ("failure.json", "resume.ckpt"):
+        (run.folder / name).write_text("{}")
+    train(tiny(), tmp_path)
+    assert not (run.folder / "failure.json").exists() and not (run.folder / "resume.ckpt").exists()
+
+
+@pytest.mark.parametrize("devices", [0, -1, "2", True])
+def test_devices_are_a_whole_number(tiny, tmp_path, devices):
+    with pytest.raises(BadRequest, match="use a whole number, at least 1"):
+        train(tiny(), tmp_path, devices=devices)
+
+
+def test_a_key_given_twice_is_an_error(tmp_path):
+    """YAML would take the last."""
+    path = tmp_path / "twice.yaml"
+    for text, key in (("grid: {seed: [0, 1], seed: [3]}", "seed"), ("seed: 1\nbudget: {steps: 3}\nseed: 2", "seed")):
+        path.write_text(text)
+        with pytest.raises(BadRequest, match=f"{key} is given twice"):
+            read_yaml(path)
+    path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\n")
+    assert read_yaml(path)["b"] == {"x": 1, "y": 2}
+    path.write_text("[" * 20_000)
+    with pytest.raises(BadRequest, match="not YAML"):
+        read_yaml(path)

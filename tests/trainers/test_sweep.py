@@ -165,7 +165,16 @@ def test_labels_say_what_differs(values):
         ({"choose": {"seed": [0, 1]}}, "the best seed is luck"),
         (
             {"choose": {"optimiser.learning_rate": [0.1]}, "grid": {"optimiser.learning_rate": [0.2]}},
-            "optimiser.learning_rate stands under choose and again",
+            "optimiser.learning_rate stands under grid and again under choose",
+        ),
+        (
+            {"choose": {"optimiser": [{"learning_rate": 0.1}]}, "grid": {"optimiser.weight_decay": [0.1, 0.2]}},
+            "optimiser.weight_decay stands under grid and again as optimiser under choose",
+        ),
+        ({"list": [{"seed": 5}], "grid": {"seed": [0, 1]}}, "seed stands under list and again under grid"),
+        (
+            {"grid": {"optimiser.clip": [1.0]}, "random": {"fields": {"optimiser.clip": {"uniform": [0, 1]}}}},
+            "optimiser.clip stands under grid and again under random",
         ),
         ({"choose": {"optimiser.learning_rate": [0.1]}, "pilot_seeds": 0}, "list of at least one seed"),
         ({"choose": {"optimiser.learning_rate": [0.1]}, "pilot_seeds": []}, "list of at least one seed"),
