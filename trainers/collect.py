@@ -97,9 +97,8 @@ def _add(out: Path, name: str, table: pd.DataFrame) -> Path:
         try:
             before = pd.read_parquet(path)
             others = before[~before["run_id"].isin(set(table["run_id"]))]
-            if (
-                "chosen" in before and "chosen" not in table
-            ):  # a sweep that chooses nothing says nothing of another's choice
+            # a sweep that chooses nothing says nothing of another's choice
+            if "chosen" in before and "chosen" not in table:
                 table = table.assign(chosen=table["run_id"].map(before.set_index("run_id")["chosen"].to_dict()))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadRequest(f"{path}: not a table of runs; remove it and run again with --collect") from error

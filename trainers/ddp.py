@@ -47,19 +47,7 @@ def fit_ranks(
     crew: dict[Connection, Any] = {}
     for rank in range(devices):
         ours, theirs = context.Pipe(duplex=False)
-        arguments = (
-            theirs,
-            rank,
-            devices,
-            port,
-            kind,
-            config.to_dict(),
-            str(folder),
-            loggers,
-            asked,
-            plugins,
-            os.getpid(),
-        )
+        arguments = (theirs, rank, devices, port, kind, config.to_dict(), str(folder), loggers, asked, plugins)
         process = context.Process(target=_rank, args=arguments, name=f"mnemolab-rank-{rank}", daemon=True)
         process.start()
         theirs.close()
@@ -112,14 +100,15 @@ def _end(crew: dict[Connection, Any]) -> None:
         process.kill()
 
 
-def _die_with(parent: int) -> None:
+def _die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies: the run's lock is the parent's and is free from then on."""
     import ctypes
     import signal
 
     if os.name == "posix" and hasattr(libc := ctypes.CDLL(None), "prctl"):
         libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it died before that
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:  # it died before that
         os._exit(1)
 
 
@@ -134,12 +123,11 @@ def _rank(
     loggers: list[Any],
     asked: Any,
     plugins: Sequence[str],
-    parent: int,
 ) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with(parent)
+    _die_with_parent()
     # Lightning takes LOCAL_RANK as the sign that somebody else made the processes
     os.environ.update(LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
     import torch

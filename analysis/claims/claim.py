@@ -65,7 +65,8 @@ class Sample:
 
     `margin` replaces the claim's, in the same unit. `p`, where given, is the one-sided p of another test than the
     sign-flip (log-rank). `ground` is what the runs must show for a refutation to count: that they learned the task, or
-    that there was room for the effect (an interference that is not there cannot be lowered).
+    that there was room for the effect (an interference that is not there cannot be lowered). A ground without a margin
+    of its own is to reach twice the contrast's: no memory takes away all that there is.
     """
 
     name: str

@@ -183,15 +183,15 @@ def _judge(
         claim, checked = CLAIMS[name], name in CHECKS
         experiments = {load_experiment(own).name for own in claim.experiment}
         runs = [run.digest for run in evidence.ran if run.plan.experiment in experiments]
-        places = list(dict.fromkeys((device, *others))) if checked else [""]
-        found = ((load(folder, claim, key(claim, runs, tier, place)), place) for place in places)
-        verdict, place = next((pair for pair in found if pair[0] is not None), (None, places[0]))
+        keys = {place: key(claim, runs, tier, place) for place in ((device, *others) if checked else ("",))}
+        found = ((load(folder, claim, held), place) for place, held in keys.items())
+        verdict, place = next((pair for pair in found if pair[0] is not None), (None, next(iter(keys))))
         if verdict is None:
             if fresh and deadline is not None and time.monotonic() > deadline:
                 break
             print(f"judging {name}", file=sys.stderr)
             verdict, fresh = judge_claim(claim, evidence, tier, device), fresh + 1
-            save(folder, verdict, key(claim, runs, tier, place))
+            save(folder, verdict, keys[place])
             evidence.forget()
         verdicts.append(verdict)
         if checked:

@@ -18,7 +18,7 @@ from mnemolab.analysis.claims.rules import interval
 from mnemolab.analysis.figures import FIGURES
 from mnemolab.analysis.figures.plot import NotApplicable, Plot, Saved, save
 from mnemolab.analysis.records import Study
-from mnemolab.analysis.style import PAGE, canvas, paper
+from mnemolab.analysis.style import PAGE, canvas, label, paper
 from mnemolab.errors import BadRequest
 
 __all__ = ["draw", "forest", "selection", "study_of"]
@@ -151,15 +151,6 @@ def _said(c: Contrast, kind: str) -> str:
     return text if len(text) < 62 else text[:60] + "…"
 
 
-def _stage(arm: str) -> str:
-    """What an arm of the experiment is called in print: `scalar delta mid` -> `Gated DeltaNet, mid`."""
-    named = {"scalar delta": "Gated DeltaNet", "channel delta": "KDA", "additive scalar": "Scalar decay, additive"}
-    named |= {"additive channel": "GLA"}
-    found = next((name for name in named if arm.startswith(name)), "")
-    rest = arm.removeprefix(found).strip()
-    return named.get(found, arm) + (f", {rest}" if found and rest else "")
-
-
 def selection(evidence: Evidence) -> Plot:
     """Persistent against volatile accuracy, one point an arm with intervals on both axes. Raises NotApplicable without runs."""
     try:
@@ -168,7 +159,8 @@ def selection(evidence: Evidence) -> Plot:
         raise NotApplicable(str(reason)) from reason
     rows = []
     for arm in values[CLASSES[0]].arms:
-        row: dict[str, Any] = {"arm": arm}
+        stage = evidence.runs("retention", "main", arm)[0].plan.config.model["name"]
+        row: dict[str, Any] = {"arm": arm, "label": label(f"{stage}, {arm}")}
         for c, found in values.items():
             x = list(found.of(arm).values())
             row |= {c: float(np.mean(x)), f"{c} low": interval(x)[0], f"{c} high": interval(x)[1], "seeds": len(x)}
@@ -185,7 +177,7 @@ def selection(evidence: Evidence) -> Plot:
             ]
             spans = [[[0.0 if not np.isfinite(v[0]) else min(v[0], 1.0)] for v in span] for span in spans]
             axes.errorbar(
-                row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], fmt=mark, color=colour, label=_stage(row["arm"]),
+                row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], fmt=mark, color=colour, label=row["label"],
                 elinewidth=0.8, markeredgecolor="white", markeredgewidth=0.4,
             )  # fmt: skip
         axes.set_xlim(-0.02, 1.02)

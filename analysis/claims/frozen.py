@@ -137,26 +137,24 @@ def held_rates(tier: Tier, path: Path | None = None) -> Mapping[str, Mapping[str
 def freeze(tier: Tier, out: Path, path: Path | None = None) -> Path:
     """Choose the rates from the finished pilot below `out` and write the frozen file. Raises BadRequest when runs are missing.
 
-    Best mean validation accuracy over the pilot seeds wins, ties (within TIE) go to the lower loss. The test stream is not read. A task
-    whose rates were frozen before keeps them.
+    Best mean validation accuracy over the pilot seeds wins, ties (within TIE) go to the lower loss. The test stream is not
+    read. A task whose rates were frozen before keeps them.
     """
     from mnemolab.trainers.folder import is_diverged, is_finished, load_run
 
     scores: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = {}
     known = held_rates(tier, path)
     for p in _pilots(tier, known):
-        if is_diverged(out / p.config.run_id):  # a rate that is too high for this seed
-            scores.setdefault((p.cell, p.config.model["name"]), {}).setdefault(
-                p.config.optimiser.learning_rate, []
-            ).append((0.0, -inf))
-            continue
-        if not is_finished(out / p.config.run_id):
-            raise BadRequest(f"{out / p.config.run_id}: this pilot run is not finished; run the same command again")
-        seen = load_run(out / p.config.run_id).result["validation"]
-        rate = p.config.optimiser.learning_rate
-        scores.setdefault((p.cell, p.config.model["name"]), {}).setdefault(rate, []).append(
-            (seen["accuracy"], -seen["loss"])
-        )
+        folder = out / p.config.run_id
+        if is_diverged(folder):
+            score = (0.0, -inf)  # a rate that is too high for this seed
+        elif is_finished(folder):
+            seen = load_run(folder).result["validation"]
+            score = (seen["accuracy"], -seen["loss"])
+        else:
+            raise BadRequest(f"{folder}: this pilot run is not finished; run the same command again")
+        by_rate = scores.setdefault((p.cell, p.config.model["name"]), {})
+        by_rate.setdefault(p.config.optimiser.learning_rate, []).append(score)
     rates: dict[str, dict[str, float]] = {task: dict(stages) for task, stages in known.items()}
     for (task, stage), by_rate in scores.items():
         means = {

@@ -1,8 +1,8 @@
 """Verdicts kept from one piece to the next, so that judging can be done in pieces as training is.
 
-A kept verdict is used again only when the claim's runs (what they hold, not their names alone), the tier, the device of its checks and the source files that it
-comes from are the same: those of the checks for a claim that checks alone decide, else all of the analysis but what draws
-and prints.
+A kept verdict is used again only when the claim's runs (what they hold, not their names alone), the tier, the device of its
+checks and the source files that it comes from are the same: those of the checks for a claim that checks alone decide, else
+all of the analysis but what draws and prints.
 """
 
 import hashlib

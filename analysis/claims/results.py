@@ -5,11 +5,11 @@ from typing import Any
 
 from mnemolab.analysis.claims.claim import VERDICTS
 
-__all__ = ["pending", "results"]
+__all__ = ["results"]
 
 _HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
 _SAID = (
-    "These commands count it, run it on one GPU in pieces of nine minutes, each of which goes on where the last one",
+    "These commands count that one, run it on one GPU in pieces of nine minutes, each of which goes on where the last one",
     "stopped, and fill this page:",
     "",
 )
@@ -49,7 +49,7 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
     if methods.get("tier") == "quick":
         lines += [
             "",
-            "**The full tier has not run yet.** Below are small models and three seeds, which decide nothing about what is trained;",
+            "**This is not the full tier.** Below are small models and three seeds, which decide nothing about what is trained;",
             "exact and counted claims are as in every tier, costs are those of this device.",
             *_SAID,
             *_COMMANDS[:-1],
@@ -57,8 +57,8 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
     elif methods.get("tier") == "full":
         lines += [
             "",
-            "The replicate tier has not run yet. What made this page, in pieces that go on where the last one stopped (training and judging",
-            "need not share a machine, [claims.md](claims.md)):",
+            "The replicate tier, with disjoint seeds, is not part of this page. What made it, in pieces that go on where the last one stopped",
+            "(training and judging need not share a machine, [claims.md](claims.md)):",
             "",
             *_COMMANDS[:-1],
         ]
@@ -92,22 +92,6 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
     return "\n".join(lines) + "\n"
 
 
-def pending(claims: Mapping[str, Any]) -> str:
-    """The page before the full tier has run: what will be judged, and how to run it."""
-    lines = [
-        _HEAD,
-        "# Results",
-        "",
-        "**The full tier has not run yet.** No claim below has a verdict.",
-        *_SAID,
-        *_COMMANDS,
-        "| claim | statement |",
-        "| --- | --- |",
-        *(f"| `{name}` | {claim.statement} |" for name, claim in claims.items()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _say(value: float | None) -> str:
     if value is None:
         return ""
@@ -131,9 +115,3 @@ def _check(c: Mapping[str, Any]) -> str:
         f"at least {_say(c['low'])}" if c["high"] is None else f"at most {_say(c['high'])}"
     )  # fmt: skip
     return f"{c['name']}: {_say(c['value'])} {c['unit']}, to be {bounds}: {'kept' if c['passed'] else 'not kept'}"
-
-
-if __name__ == "__main__":
-    from mnemolab.analysis.claims.catalogue import CLAIMS
-
-    print(pending(CLAIMS), end="")

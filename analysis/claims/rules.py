@@ -39,7 +39,7 @@ def contrasts(samples: Sequence[Sample], margin: float, rule: str) -> list[Contr
     raw = [_p(sample, m) for sample, m in zip(samples, margins, strict=True)]
     adjusted = raw if family == 1 else [float(p) for p in holm(raw)]
     return [
-        _grounded(_contrast(*each, family), each[0].ground, margin)
+        _grounded(_contrast(*each, family), each[0].ground)
         for each in zip(samples, margins, raw, adjusted, strict=True)
     ]
 
@@ -146,11 +146,11 @@ def _contrast(sample: Sample, margin: float, p: float, adjusted: float, family: 
     )  # fmt: skip
 
 
-def _grounded(found: Contrast, ground: Sample | None, margin: float) -> Contrast:
+def _grounded(found: Contrast, ground: Sample | None) -> Contrast:
     """`found`, but open where it is refuted by runs that could not have shown it."""
     if ground is None or found.outcome != "refuted":
         return found
-    seen = contrasts([ground], margin, "family")[0]
+    seen = contrasts([ground], 2 * found.margin, "family")[0]
     if seen.outcome == "supported":
         return found
     what = f"{seen.effect:.3g} ({seen.low:.3g} to {seen.high:.3g})" if seen.n else "of no seed"

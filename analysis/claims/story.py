@@ -21,7 +21,7 @@ from mnemolab.analysis.claims.experiments import load_tier
 from mnemolab.analysis.claims.figures import selection, study_of
 from mnemolab.analysis.claims.frozen import load_frozen, plan
 from mnemolab.analysis.figures import FIGURES
-from mnemolab.analysis.figures.draw import intervals, unit_axis, words
+from mnemolab.analysis.figures.draw import intervals, runs_said, unit_axis, words
 from mnemolab.analysis.figures.plot import Plot, save
 from mnemolab.analysis.style import COLUMN, Look, canvas, legend_above, look, paper
 from mnemolab.errors import BadRequest
@@ -86,8 +86,7 @@ def draw_step(step: Step, evidence: Evidence) -> Plot:
         legend_above(figure, axes)
     ends = table.sort_values(step.axis).groupby("arm")["mean"].agg(["first", "last"])
     said = "; ".join(f"{arm}, {row['first']:.2f} to {row['last']:.2f}" for arm, row in ends.iterrows())
-    seeds = sorted({int(n) for n in table["runs"]})
-    caption = f"Experiment {step.experiment}, {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds an arm, 95% intervals over seeds and sequences."
+    caption = f"Experiment {step.experiment}. Mean over {runs_said(table)}; 95% intervals over seeds and sequences."
     return Plot(
         step.name, step.title, caption, f"Accuracy from the least {step.axis} to the most: {said}.", figure, table
     )

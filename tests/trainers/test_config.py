@@ -7,7 +7,7 @@ import pytest
 from mnemolab.errors import BadRequest
 from mnemolab.tasks import TASKS
 from mnemolab.trainers import RunConfig
-from mnemolab.trainers.config import flat_row
+from mnemolab.trainers.config import flat_row, read_yaml
 
 
 def test_plain_values_come_back_as_they_went(tiny):
@@ -146,3 +146,17 @@ def test_weights_depend_on_the_seed_alone(tiny):
 
 def test_flat_row_joins_names_with_dots():
     assert flat_row({"a": {"b": 1, "c": {"d": [1, 2]}}, "e": None}) == {"a.b": 1, "a.c.d": "[1, 2]", "e": None}
+
+
+def test_a_key_given_twice_is_an_error(tmp_path):
+    """YAML would take the last."""
+    path = tmp_path / "twice.yaml"
+    for text, key in (("grid: {seed: [0, 1], seed: [3]}", "seed"), ("seed: 1\nbudget: {steps: 3}\nseed: 2", "seed")):
+        path.write_text(text)
+        with pytest.raises(BadRequest, match=f"{key} is given twice"):
+            read_yaml(path)
+    path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\n")
+    assert read_yaml(path)["b"] == {"x": 1, "y": 2}
+    path.write_text("[" * 20_000)
+    with pytest.raises(BadRequest, match="not YAML"):
+        read_yaml(path)

@@ -17,7 +17,6 @@ from mnemolab.errors import BadRequest, RunFailed
 from mnemolab.files import held
 from mnemolab.models.backbone import Backbone
 from mnemolab.trainers import RunConfig, fitting, load_run, train
-from mnemolab.trainers.config import read_yaml
 from mnemolab.trainers.run import resolve_device
 from mnemolab.trainers.stops import Busy, NotFiniteRun, Stopped
 
@@ -214,18 +213,6 @@ def test_a_folder_with_another_run_in_it_is_not_taken_for_this_one(tiny, tmp_pat
         train(tiny(), tmp_path)
 
 
-def test_a_checkpoint_of_another_run_is_put_aside(tiny, tmp_path, capsys):
-    seen = []
-    with pytest.raises(Stopped):
-        train(tiny(seed=1), tmp_path / "a", tell=lambda state: seen.append(1), stop=lambda: bool(seen))
-    folder = tmp_path / "b" / tiny().run_id
-    folder.mkdir(parents=True)
-    (tmp_path / "a" / tiny(seed=1).run_id / "resume.ckpt").rename(folder / "resume.ckpt")
-    run = train(tiny(), tmp_path / "b")
-    assert "not a checkpoint of this run" in capsys.readouterr().err
-    assert (run.result["resumed"], run.result["test"]) == (0, train(tiny(), tmp_path / "c").result["test"])
-
-
 def test_asked_to_stop_it_saves_itself_and_goes_on_later(tiny, tmp_path):
     seen = []
     with pytest.raises(Stopped):
@@ -350,18 +337,6 @@ def test_foreign_and_corrupt_folders_get_one_clear_line(tiny, tmp_path, name, co
     assert str(run.folder) in str(error.value)
 
 
-def test_a_checkpoint_cannot_run_code(tiny, tmp_path):
-    run = train(tiny(), tmp_path)
-
-    class Evil:
-        def __reduce__(self):
-            return (pytest.fail, ("code of a checkpoint was run",))
-
-    torch.save({"state_dict": Evil()}, run.folder / "model.pt")
-    with pytest.raises(BadRequest, match="not a mnemolab checkpoint"):
-        run.model()
-
-
 def test_weights_of_another_model_do_not_fit(tiny, tmp_path):
     run, other = train(tiny(), tmp_path), train(tiny(**{"model.width": 16}), tmp_path)
     (run.folder / "model.pt").write_bytes((other.folder / "model.pt").read_bytes())
@@ -376,41 +351,6 @@ def test_load_run_says_what_is_not_there(tmp_path):
         load_run(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda saved: saved["state_dict"].popitem(),
-        lambda saved: saved["state_dict"].update({next(iter(saved["state_dict"])): torch.zeros(3)}),
-        lambda saved: saved.update(state_dict=None),
-        lambda saved: saved.update(optimiser={}),
-        lambda saved: saved["optimiser"].update(state={}),
-        lambda saved: saved["optimiser"]["param_groups"].pop(),
-        lambda saved: saved["state"].update(step="7"),
-        lambda saved: saved["state"].update(step=-3),
-        lambda saved: saved["state"].update(step=10**6),
-        lambda saved: saved["state"].update(losses=None),
-    ],
-)
-def test_a_checkpoint_that_does_not_fit_is_put_aside_and_the_run_starts_again(tiny, tmp_path, capsys, damage):
-    """A version that names a parameter otherwise would meet the same file at every try."""
-    config = tiny()
-    unbroken = train(config, tmp_path / "a")
-
-    def stop():
-        return (tmp_path / "b" / config.run_id / "metrics.jsonl").exists()
-
-    with pytest.raises(Stopped):
-        train(config, tmp_path / "b", stop=stop)
-    path = tmp_path / "b" / config.run_id / "resume.ckpt"
-    saved = torch.load(path, weights_only=True)
-    damage(saved)
-    torch.save(saved, path)
-    again = train(config, tmp_path / "b")
-    assert "starting this run from step 0" in capsys.readouterr().err
-    assert again.result["resumed"] == 0 and again.result["test"] == unbroken.result["test"]
-    assert path.with_suffix(".unreadable").exists()
-
-
 def test_what_a_kill_after_the_result_left_is_cleared(tiny, tmp_path):
     run = train(tiny(), tmp_path)
     for name in ("failure.json", "resume.ckpt"):
@@ -423,17 +363,3 @@ def test_what_a_kill_after_the_result_left_is_cleared(tiny, tmp_path):
 def test_devices_are_a_whole_number(tiny, tmp_path, devices):
     with pytest.raises(BadRequest, match="use a whole number, at least 1"):
         train(tiny(), tmp_path, devices=devices)
-
-
-def test_a_key_given_twice_is_an_error(tmp_path):
-    """YAML would take the last."""
-    path = tmp_path / "twice.yaml"
-    for text, key in (("grid: {seed: [0, 1], seed: [3]}", "seed"), ("seed: 1\nbudget: {steps: 3}\nseed: 2", "seed")):
-        path.write_text(text)
-        with pytest.raises(BadRequest, match=f"{key} is given twice"):
-            read_yaml(path)
-    path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\n")
-    assert read_yaml(path)["b"] == {"x": 1, "y": 2}
-    path.write_text("[" * 20_000)
-    with pytest.raises(BadRequest, match="not YAML"):
-        read_yaml(path)

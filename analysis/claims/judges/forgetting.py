@@ -18,8 +18,6 @@ ABILITIES = {
 }
 
 
-# the claim's margin
-BENEFIT = 0.02
 # accuracy from which a run's errors are its memory's and not those of a task it never learned
 LEARNED = 0.8
 
@@ -34,10 +32,7 @@ def directed_forgetting(evidence: Evidence) -> Judgement:
     room = evidence.values("forgetting", lambda run: _room(run.records), arms=["delta scalar"])
     won = evidence.values("forgetting", lambda run: benefit(run.records))
     halves = evidence.values("forgetting", lambda run: _halves(run.records))
-    # twice the margin: no gate takes away every error
-    ground = Sample(
-        "Gated DeltaNet: errors on the later block after a keep token", room.of("delta scalar"), margin=2 * BENEFIT
-    )
+    ground = Sample("Gated DeltaNet: errors on the later block after a keep token", room.of("delta scalar"))
     return Judgement(
         samples=[
             Sample("Gated DeltaNet: cost to the forgotten block", lost.of("delta scalar"), margin=0.1),

@@ -13,8 +13,6 @@ from mnemolab.analysis.statistics import log_rank, wilson
 __all__ = ["TASKS", "lineage_order", "race"]
 
 TASKS = ("recall", "palindrome", "stack")
-# the claim's margin, a share of the budget
-BEHIND = 0.05
 ORDER = ("delta channel", "delta scalar", "mamba2")
 
 
@@ -60,7 +58,7 @@ def _room(name: str, first: Mapping[int, float], second: Mapping[int, float], ea
     """By how much `second` could have been behind: its distance from the earliest run, or how far it is ahead of `first`."""
     a, b = ({seed: min(value, budget) for seed, value in arm.items()} for arm in (first, second))
     room = {seed: max(b[seed] - earliest, a[seed] - b[seed]) / budget for seed in a if seed in b}
-    return Sample(name, room, margin=2 * BEHIND)  # to be behind by half of it
+    return Sample(name, room)
 
 
 def _steps(run: Ran) -> float:

@@ -11,10 +11,6 @@ from mnemolab.analysis.claims.evidence import Evidence
 __all__ = ["additive_blend", "excess_growth", "gdn2_decouples", "interference"]
 
 
-# the margin of `gdn2-decouples`
-LESS = 0.02
-
-
 def additive_blend(evidence: Evidence) -> Judgement:
     """Growth, from 2 versions to the most, of stale answers beyond their share of the presented values.
 
@@ -75,9 +71,7 @@ def gdn2_decouples(evidence: Evidence) -> Judgement:
             Sample(
                 "interference, one beta minus separate gates",
                 lost.minus("one beta", "decoupled"),
-                ground=Sample(
-                    "interference that one beta leaves", lost.of("one beta"), margin=2 * LESS
-                ),  # no gate takes all
+                ground=Sample("interference that one beta leaves", lost.of("one beta")),
             )
         ],
         placebo=[Sample("accuracy on fresh keys, separate gates minus one beta", fresh.minus("decoupled", "one beta"))],
