@@ -18,7 +18,7 @@ from mnemolab.analysis.claims.rules import interval
 from mnemolab.analysis.figures import FIGURES
 from mnemolab.analysis.figures.plot import NotApplicable, Plot, Saved, save
 from mnemolab.analysis.records import Study
-from mnemolab.analysis.style import PAGE, canvas, label, paper
+from mnemolab.analysis.style import PAGE, canvas, label, legend_above, paper
 from mnemolab.errors import BadRequest
 
 __all__ = ["draw", "forest", "selection", "study_of"]
@@ -168,7 +168,7 @@ def selection(evidence: Evidence) -> Plot:
     data = pd.DataFrame(rows)
     colours = {"channel delta": "#009e73", "scalar delta": "#56b4e9", "additive": "#d55e00"}
     with paper():
-        figure, axes = canvas(PAGE * 0.6, 3.1)
+        figure, axes = canvas(PAGE * 0.78, 3.4)
         for row in rows:
             colour = next((v for k, v in colours.items() if row["arm"].startswith(k)), "#444444")
             mark = {"short": "v", "mid": "o", "long": "^", "channel": "D"}.get(row["arm"].rpartition(" ")[2], "s")
@@ -184,8 +184,7 @@ def selection(evidence: Evidence) -> Plot:
         axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel("accuracy, volatile facts")
         axes.set_ylabel("accuracy, persistent facts")
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend([h[0] for h in handles], labels, loc="outside right center")
+        legend_above(figure, axes)
     best = max(rows, key=lambda row: row["persistent"] + row["volatile"])
     return Plot(
         "selection",
