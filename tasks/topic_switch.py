@@ -34,7 +34,8 @@ class TopicSwitch(Task):
     through the conditions with the same keys, last block, filler and queries, so that release from proactive interference is
     (p_shift - p_no_shift) / (p_single - p_no_shift) at equal lag and length (Wickens 1970). `marker` "switch" stands where the
     topic changes and a placebo where it does not; "topic" names the topic of each block. `ask` "all" names a topic
-    and a key.
+    and a key; "relevant" asks whatever belongs to the topic of the last block, so that only a change of topic makes older
+    blocks useless (under "current" they are useless whatever follows).
     """
 
     name: ClassVar[str] = "topic_switch"
@@ -53,7 +54,9 @@ class TopicSwitch(Task):
         "mixed", "one condition only, or all that the blocks allow in turn", choices=("mixed", *_CONDITIONS)
     )
     rebind: bool = setting(True, "every block binds the same keys; else each has its own")
-    ask: Literal["current", "all"] = setting("current", "which topics are asked", choices=("current", "all"))
+    ask: Literal["current", "all", "relevant"] = setting(
+        "current", "which blocks are asked: the last, all, or those of its topic", choices=("current", "all", "relevant")
+    )
     key_vocabulary: int = setting(64, "key tokens", low=1)
     topic_values: int = setting(32, "value tokens of each topic", low=1)
     filler_vocabulary: int = setting(16, "filler tokens", low=1, high=4096)
@@ -63,6 +66,11 @@ class TopicSwitch(Task):
         if self.condition == "return" and self.blocks < 3:
             raise BadRequest(
                 f"condition=return needs a block to return from: blocks={self.blocks}; set blocks to 3 or more"
+            )
+        if self.ask == "relevant" and self.rebind:
+            raise BadRequest(
+                "ask=relevant needs keys that say which block is meant, and rebind=True gives all blocks the same ones; set rebind "
+                "to false"
             )
         writes, keys = self.blocks * self.pairs, self.pairs * (1 if self.rebind else self.blocks)
         for name, needed in (("topic_values", writes), ("key_vocabulary", keys)):
@@ -162,8 +170,12 @@ class TopicSwitch(Task):
             _put_where(inputs, start[:, ::pairs] - 1, mark, written[:, ::pairs])
 
         asked = random.permutation("order", pairs)
-        # the block asked about: the last, or with ask=all any that the condition and the topic cue single out
+        # the block asked about: the last, with ask=all any that the condition and the topic cue single out, or any of its topic
         target_block = torch.full_like(asked, blocks - 1)
+        if self.ask == "relevant":
+            of_its_topic = torch.where(condition == 1, blocks, torch.where(condition == 3, blocks - 1, 1))
+            own = random.below("asked block", pairs, bound=of_its_topic)
+            target_block = torch.where((condition == 1) | (own < of_its_topic - 1), own, blocks - 1)
         if self._cue:
             if self.rebind:
                 earlier = (random.below("asked topic", pairs, bound=2) == 1) & other.any(1, keepdim=True)

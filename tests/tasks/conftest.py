@@ -29,6 +29,7 @@ CASES = [
     ("topic_switch", {}),
     ("topic_switch", {"blocks": 3, "length": 96, "ask": "all", "marker": "topic"}),
     ("topic_switch", {"rebind": False, "ask": "all", "length": 80}),
+    ("topic_switch", {"rebind": False, "ask": "relevant", "blocks": 3, "length": 96}),
     ("topic_switch", {"condition": "return", "blocks": 4, "length": 96, "marker": "none"}),
     ("topic_switch", {"condition": "single", "rebind": False}),
     ("random_copy", {}),

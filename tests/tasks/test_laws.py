@@ -118,6 +118,20 @@ def test_unknown_keys_are_asked_anywhere():
     follows(q["load"][q["condition"] == 1] - 1, [1.0] * 6)
 
 
+def test_relevant_questions_are_about_blocks_of_the_last_topic():
+    task = make_task("topic_switch", pairs=4, blocks=4, rebind=False, ask="relevant", length=80)
+    batch = task.sample(torch.arange(8000))
+    q = one_query(batch)
+    asked = {name: q["blocks_ago"][q["condition"] == code] for code, name in enumerate(task.conditions)}
+    for name in ("single", "shift"):
+        assert (asked[name] == 0).all()
+    follows(asked["no_shift"], [1.0] * 4)
+    assert (asked["return"] != 1).all()  # one block back is the other topic's
+    follows((asked["return"] - 1).clamp(min=0), [1.0] * 3)
+    values = task.vocabulary.values.start
+    assert ((batch.queries["target"] - values) // task.topic_values == batch.queries["topic"] - task.vocabulary.topics.start).all()
+
+
 def test_string_lengths_and_topics_follow_their_laws():
     q = one_query(make_task("random_copy", items=10, least=4).sample(torch.arange(6000)))
     follows(q["string_length"] - 4, [1.0] * 7)

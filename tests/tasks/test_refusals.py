@@ -28,6 +28,7 @@ REFUSED = [
     ("key_overwrite", {"ask": "lastest"}, ("ask", "latest"), {"ask": "latest"}),
     ("topic_switch", {"condition": "return"}, ("blocks=2", "3"), {"blocks": 3, "length": 128}),
     ("topic_switch", {"pairs": 20, "length": 400}, ("topic_values=32", "40"), {"topic_values": 40}),
+    ("topic_switch", {"ask": "relevant"}, ("ask=relevant", "rebind"), {"rebind": False}),
     ("topic_switch", {"length": 30}, ("length=30", "42"), {"length": 42}),
     ("random_copy", {"items": 70, "length": 200}, ("alphabet=64", "70", "replacement"), {"replacement": True}),
     ("random_copy", {"length": 20}, ("length=20", "32"), {"length": 32}),

@@ -89,6 +89,7 @@ def record_update(evidence: Evidence) -> Judgement:
             Sample(f"KDA {ABILITIES[n][0]}: accuracy beyond {ABILITIES[n][1]}", v.of("delta channel"))
             for n, v in able.items()
         ],
+        twins=[twin for n, v in able.items() for twin in v.twins(ABILITIES[n][0])],
         placebo=[Sample(f"linear attention {ABILITIES[n][0]}", v.of("additive")) for n, v in able.items()],
         numbers=[
             *(row for n, v in able.items() for row in v.rows(f"{ABILITIES[n][0]}: accuracy minus {ABILITIES[n][1]}")),

@@ -83,15 +83,15 @@ def erasure_slope(
 
 def decay_predicts_retention(evidence: Evidence) -> Judgement:
     """Nats a query by which the product of decays and erasures between write and read improves held-out predictions of
-    correctness that know the lag. Placebo: the products of other queries with the same lag and of the same class of facts,
-    which know the class alone."""
+    correctness that know the lag and the class of the fact. Placebo: the products of other queries with the same lag and of
+    the same class."""
     arms = ["scalar delta mid", "channel delta mid"]
     found = evidence.values("retention", _gain, arms=arms)
     placebo = evidence.values("retention", lambda run: _gain(run, shuffled=True), arms=arms)
     return Judgement(
-        samples=[Sample(f"{arm}: gain beyond lag", found.of(arm)) for arm in arms],
+        samples=[Sample(f"{arm}: gain beyond lag and class", found.of(arm)) for arm in arms],
         placebo=[Sample(f"{arm}: gain, products shuffled within lag and class", placebo.of(arm)) for arm in arms],
-        twins=found.twins("gain beyond lag"),
+        twins=found.twins("gain beyond lag and class"),
         numbers=[*found.rows("gain (nats a query)"), *placebo.rows("gain, shuffled")],
     )
 
@@ -104,8 +104,13 @@ def _gain(run: Ran, shuffled: bool = False) -> float:
     if shuffled:
         rng = np.random.default_rng(run.plan.seed)
         x = x.groupby([joined["lag_tokens"], joined["condition"]]).transform(lambda g: rng.permutation(g.to_numpy()))
-    return gain(joined["correct"].to_numpy(float), joined["lag_tokens"].to_numpy(float), x.to_numpy(float),
-                joined["example"].to_numpy())  # fmt: skip
+    return gain(
+        joined["correct"].to_numpy(float),
+        joined["lag_tokens"].to_numpy(float),
+        x.to_numpy(float),
+        joined["example"].to_numpy(),
+        known=pd.factorize(joined["condition"], sort=True)[0].astype(float),
+    )
 
 
 def channels_multi_timescale(evidence: Evidence) -> Judgement:

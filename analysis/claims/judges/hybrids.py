@@ -13,11 +13,12 @@ RATIOS = ("softmax", "1:1", "7:1")
 
 
 def hybrid_retrieves(evidence: Evidence) -> Judgement:
-    """Accuracy of 3:1 minus softmax, needle and copy, equal depth: equivalent within the margin.
+    """Accuracy of 3:1 minus softmax, needles and copy, equal depth: equivalent within the margin.
 
-    Placebo: the memory layers without any softmax layer must not be equivalent to softmax as well.
+    Needles within what memory layers hold, and beyond it where the tier has them. Placebo: the memory layers without any
+    softmax layer must not be equivalent to softmax as well.
     """
-    cells = ("needle", "copy")
+    cells = [c for c in ("needle", "needle beyond", "copy") if c != "needle beyond" or evidence.has("retrieval", c)]
     found = {c: evidence.values("retrieval", _accuracy, c) for c in cells}
     return Judgement(
         samples=[
@@ -26,6 +27,7 @@ def hybrid_retrieves(evidence: Evidence) -> Judgement:
         placebo=[
             Sample(f"{c}: no softmax layer", v.minus("memory", "softmax"), "equivalent") for c, v in found.items()
         ],
+        twins=[twin for c, v in found.items() for twin in v.twins(f"accuracy, {c}")],
         numbers=[row for c, v in found.items() for row in v.rows(f"accuracy, {c}")],
     )
 
@@ -62,6 +64,7 @@ def ratio(evidence: Evidence) -> Judgement:
     return Judgement(
         samples=[Sample(f"3:1 minus {other}", found.minus("3:1", other), "no worse") for other in RATIOS],
         placebo=[Sample(f"memory alone minus {other}", found.minus("memory", other), "no worse") for other in RATIOS],
+        twins=found.twins("accuracy"),
         numbers=found.rows("accuracy"),
     )
 

@@ -19,8 +19,8 @@ ORDER = ("delta channel", "delta scalar", "mamba2")
 def lineage_order(evidence: Evidence) -> Judgement:
     """Steps to criterion: KDA before Gated DeltaNet before Mamba-2, on each task.
 
-    The effect is the share of the budget by which the later one is behind, runs that never solve the task counting the
-    whole budget; p is the log-rank test's, one-sided. Ground: the later one takes longer than the earliest run of all by the
+    The effect is the ln of the ratio of steps, later over earlier stage, runs that never solve the task counting the whole
+    budget; p is the log-rank test's, one-sided. Ground: the later one takes longer than the earliest run of all by twice the
     margin and more, as it must to be behind by it (or is ahead by as much). Placebo: KDA against its twin.
     """
     samples, placebo, numbers, twins = [], [], [], []
@@ -45,7 +45,7 @@ def lineage_order(evidence: Evidence) -> Judgement:
 def race(name: str, first: Mapping[int, float], second: Mapping[int, float], budget: float) -> Sample:
     """A contrast of two arms' steps; a run that is censored has more than the budget. One-sided log-rank, paired effect."""
     both = [seed for seed in first if seed in second]
-    values = {seed: (min(second[seed], budget) - min(first[seed], budget)) / budget for seed in both}
+    values = {seed: float(np.log(min(second[seed], budget) / min(first[seed], budget))) for seed in both}
     if not both:
         return Sample(name, {}, p=1.0)
     a, b = (np.array([arm[seed] for seed in both]) for arm in (first, second))
@@ -57,7 +57,7 @@ def race(name: str, first: Mapping[int, float], second: Mapping[int, float], bud
 def _room(name: str, first: Mapping[int, float], second: Mapping[int, float], earliest: float, budget: float) -> Sample:
     """By how much `second` could have been behind: its distance from the earliest run, or how far it is ahead of `first`."""
     a, b = ({seed: min(value, budget) for seed, value in arm.items()} for arm in (first, second))
-    room = {seed: max(b[seed] - earliest, a[seed] - b[seed]) / budget for seed in a if seed in b}
+    room = {seed: float(np.log(max(b[seed] / earliest, a[seed] / b[seed]))) for seed in a if seed in b}
     return Sample(name, room)
 
 

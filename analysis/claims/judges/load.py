@@ -77,7 +77,7 @@ def collision(run: Ran, shuffled: bool = False) -> float:
 
 def feature_map_fidelity(evidence: Evidence) -> Judgement:
     """Accuracy with SiLU + L2 keys minus elu+1 with its denominator, same state, heavy load. Placebo: the light load."""
-    heavy, light = (evidence.values("load", _accuracy, cell, ["additive", "elu"]) for cell in ("heavy", "light"))
+    heavy, light = (evidence.values("features", _accuracy, cell) for cell in ("heavy", "light"))
     return Judgement(
         samples=[Sample("heavy load: SiLU + L2 minus elu+1", heavy.minus("additive", "elu"))],
         placebo=[Sample("light load: SiLU + L2 minus elu+1", light.minus("additive", "elu"))],

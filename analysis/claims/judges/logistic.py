@@ -31,14 +31,18 @@ def log_likelihood(w: Floats, x: Floats, y: Floats) -> float:
     return float(np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
 
 
-def gain(correct: Floats, lag: Floats, extra: Floats, groups: NDArray) -> float:
+def gain(correct: Floats, lag: Floats, extra: Floats, groups: NDArray, known: Floats | None = None) -> float:
     """Held-out nats a row that `extra` adds to a fit on the lag and its logarithm; folds are even and odd `groups`.
+
+    `known` (N,) of 0 and 1, a class of the rows: the fit then has a term for it, and for the lag within it.
 
     NaN when nothing varies: all answers right, or all wrong.
     """
     if len(correct) < 20 or correct.min() == correct.max():
         return float("nan")
     base = np.column_stack([np.ones_like(lag), _standard(lag), _standard(np.log1p(np.maximum(lag, 0)))])
+    if known is not None:
+        base = np.column_stack([base, known[:, None] * base])
     full = np.column_stack([base, _standard(extra)])
     odd = groups % 2 == 1
     found = 0.0

@@ -64,8 +64,9 @@ def gdn2_decouples(evidence: Evidence) -> Judgement:
     The arms with one gate split only (erase by channel, or write by channel) say which half does it. Placebo: the same
     difference in accuracy on keys bound once, where nothing interferes.
     """
-    lost = evidence.values("overwrite", lambda run: interference(run.records))
-    fresh = evidence.values("overwrite", lambda run: _accuracy(run.records, run.records["condition"] == "fresh"))
+    lost = evidence.values("interference", lambda run: interference(run.records))
+    right = evidence.values("interference", lambda run: float(run.records["correct"].mean()))
+    fresh = evidence.values("interference", lambda run: _accuracy(run.records, run.records["condition"] == "fresh"))
     return Judgement(
         samples=[
             Sample(
@@ -77,8 +78,9 @@ def gdn2_decouples(evidence: Evidence) -> Judgement:
         placebo=[Sample("accuracy on fresh keys, separate gates minus one beta", fresh.minus("decoupled", "one beta"))],
         twins=lost.twins("interference"),
         numbers=[
-            *lost.rows("interference (control minus rebound)", ["one beta", "decoupled", "erase only", "write only"]),
-            *fresh.rows("accuracy on fresh keys", ["one beta", "decoupled", "erase only", "write only"]),
+            *lost.rows("interference (control minus rebound)"),
+            *fresh.rows("accuracy on fresh keys"),
+            *right.rows("accuracy"),
         ],
     )
 
