@@ -55,7 +55,9 @@ class TopicSwitch(Task):
     )
     rebind: bool = setting(True, "every block binds the same keys; else each has its own")
     ask: Literal["current", "all", "relevant"] = setting(
-        "current", "which blocks are asked: the last, all, or those of its topic", choices=("current", "all", "relevant")
+        "current",
+        "which blocks are asked: the last, all, or those of its topic",
+        choices=("current", "all", "relevant"),
     )
     key_vocabulary: int = setting(64, "key tokens", low=1)
     topic_values: int = setting(32, "value tokens of each topic", low=1)

@@ -1,10 +1,13 @@
-"""Pilot, freeze, confirm: the learning rates that pilot seeds chose, and the hash of every experiment as it was then.
+"""Pilot, freeze, confirm: the learning rates that pilot seeds chose, and the hash of every experiment and of every claim's rule
+as it was then.
 
 `configs/claims/frozen/TIER.yaml` holds both; `replicate` takes the rates of `full` and has hashes of its own. A confirmatory
 run of an experiment whose hash is another one is refused: what is confirmed must be what was frozen. Freezing again keeps
 the rates there are and takes experiments that are new, or whose `attempt` was raised, which gives them other seeds.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -24,12 +27,14 @@ from mnemolab.analysis.claims.experiments import (
 from mnemolab.errors import BadRequest, hint
 
 if TYPE_CHECKING:
+    from mnemolab.analysis.claims.claim import Claim
     from mnemolab.trainers.sweep import Sweep
 
 __all__ = [
     "PILOT",
     "Frozen",
     "NotFrozen",
+    "changed_rules",
     "confirmed",
     "freeze",
     "held_rates",
@@ -38,6 +43,7 @@ __all__ = [
     "pilot_sweep",
     "plan",
     "refreeze_quick",
+    "rule_hash",
 ]
 
 PILOT = "pilot"
@@ -55,13 +61,27 @@ class NotFrozen(BadRequest):
 @dataclass(frozen=True)
 class Frozen:
     """`rates`: pilot task -> stage -> rate. `hashes`: experiment -> hash. `how` says where the rates come from. `attempts`:
-    of the experiments that have more than one."""
+    of the experiments that have more than one. `rules`: claim -> hash of what it asks (`rule_hash`)."""
 
     tier: str
     how: str
     rates: Mapping[str, Mapping[str, float]]
     hashes: Mapping[str, str]
     attempts: Mapping[str, int] = field(default_factory=dict)
+    rules: Mapping[str, str] = field(default_factory=dict)
+
+
+def rule_hash(claim: "Claim") -> str:
+    """16 hex digits over what a claim asks: statistic, direction, margin, rule, placebo, experiments. Its code is not in it: a
+    fault may be mended, and the history says when."""
+    asked = ("statistic", "direction", "margin", "unit", "rule", "placebo", "experiment", "judge")
+    values = [getattr(claim, name) for name in asked]
+    return hashlib.sha256(json.dumps([claim.id, *values]).encode()).hexdigest()[:16]
+
+
+def changed_rules(claims: Iterable["Claim"], frozen: Frozen) -> list[str]:
+    """Claims of the catalogue that trained models decide and whose rule is another one than was frozen, or was not frozen."""
+    return [c.id for c in claims if isinstance(c.judge, str) and frozen.rules.get(c.id) != rule_hash(c)]
 
 
 def load_frozen(tier: str, path: Path | None = None) -> Frozen:
@@ -76,10 +96,11 @@ def load_frozen(tier: str, path: Path | None = None) -> Frozen:
         )
     values = read_yaml(path)
     try:
-        found = Frozen(tier, values["how"], values["rates"], values["experiments"], values.get("attempts") or {})
+        more = (values.get("attempts") or {}, values.get("rules") or {})
+        found = Frozen(tier, values["how"], values["rates"], values["experiments"], *more)
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"{path}: needs how, rates and experiments ({error})") from error
-    for name in ("rates", "hashes", "attempts"):
+    for name in ("rates", "hashes", "attempts", "rules"):
         if not isinstance(getattr(found, name), Mapping):
             raise BadRequest(
                 f"{path}: {'experiments' if name == 'hashes' else name} is not a mapping; restore the file"
@@ -181,21 +202,36 @@ def write_frozen(tier: Tier, how: str, rates: Mapping[str, Mapping[str, float]],
     hashes = {e.name: e.hash(tier, rates) for e in experiments}
     attempts = {e.name: e.attempt for e in experiments if e.attempt}
     path = path or folder() / "frozen" / f"{tier.name}.yaml"
+    rules = {claim.id: rule_hash(claim) for claim in _trained()}
     if tier.name != TIERS[0]:
         _refuse_unknown(experiments, rates)
         if path.exists():
             before = load_frozen(tier.name, path)
             _refuse_reused(before, hashes, attempts)
+            rules |= _kept_rules(before, hashes)
             # an experiment that is away has been confirmed all the same
             hashes, attempts = {**before.hashes, **hashes}, {**before.attempts, **attempts}
     output_folder(path.parent, "configs/claims/frozen")
     values: dict[str, Any] = {"how": how, "rates": {k: dict(v) for k, v in rates.items()}, "experiments": hashes}
     values |= {"attempts": attempts} if attempts else {}
+    values |= {"rules": rules} if tier.name != TIERS[0] else {}
     head = (
         "# Written by `mnemolab claims --freeze` (quick, which decides nothing, also by `python -m mnemolab.analysis.claims.frozen`).\n"
         "# An experiment whose hash differs is refused.\n"
     )
     return write_text(path, head + yaml.safe_dump(values, sort_keys=True))
+
+
+def _trained() -> "list[Claim]":
+    from mnemolab.analysis.claims.catalogue import CLAIMS
+
+    return [claim for claim in map(CLAIMS.__getitem__, CLAIMS) if isinstance(claim.judge, str)]
+
+
+def _kept_rules(before: Frozen, hashes: Mapping[str, str]) -> dict[str, str]:
+    """Rules that stay as they were frozen: those of claims whose experiments are all as they were, and may have been read."""
+    same = {name for name, held in before.hashes.items() if hashes.get(name) == held}
+    return {c.id: before.rules[c.id] for c in _trained() if c.id in before.rules and same.issuperset(c.experiment)}
 
 
 def _refuse_reused(before: Frozen, hashes: Mapping[str, str], attempts: Mapping[str, int]) -> None:

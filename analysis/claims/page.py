@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from mnemolab.analysis import report
 from mnemolab.analysis.claims.claim import RULES, TESTS, VERDICTS
 from mnemolab.analysis.claims.experiments import ATTEMPT
-from mnemolab.analysis.claims.results import results
+from mnemolab.analysis.claims.results import results, rules_said
 from mnemolab.analysis.claims.write import read_claims
 from mnemolab.analysis.figures.plot import Saved
 from mnemolab.files import output_folder, write_text
@@ -209,7 +209,8 @@ def _methods_text(methods: Mapping[str, Any]) -> list[str]:
             f"Learning rates: {methods.get('how', '?')}. Seeds: {_span(methods.get('seeds', []))}; twins "
             f"{_span(methods.get('twin_seeds', []))}; pilots {_span(methods.get('pilot_seeds', []))}.{_attempts(methods.get('attempts', {}))} The test stream was read once. "
             f"{methods.get('steps', 0):,} steps in {methods.get('training_seconds', 0) / 3600:.2f} hours of training, summed over "
-            f"workers. Checks and benchmarks ran on {methods.get('checks_on', '?')}.{_left_out(methods.get('diverged', []))}"
+            f"workers. Checks and benchmarks ran on {methods.get('checks_on', '?')}.{_left_out(methods.get('diverged', []))} "
+            f"{rules_said(methods)}"
         ),
     ]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from mnemolab.analysis.claims.claim import VERDICTS
 
-__all__ = ["results"]
+__all__ = ["results", "rules_said"]
 
 _HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
 _SAID = (
@@ -44,6 +44,8 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
             f"{facts.get('Versions', '')}."
         ),
     ]
+    if methods.get("tier") != "quick":  # that one confirms nothing
+        lines += ["", rules_said(methods)]
     if methods.get("diverged"):
         lines += ["", f"Left out, since their loss or gradient was not finite: {', '.join(methods['diverged'])}."]
     if methods.get("tier") == "quick":
@@ -90,6 +92,16 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
         if row["note"]:
             lines.append(f"\n{row['note']}")
     return "\n".join(lines) + "\n"
+
+
+def rules_said(methods: Mapping[str, Any]) -> str:
+    """Whether statistics, margins, rules and placebos are those that were frozen before the runs."""
+    changed = methods.get("rules_changed")
+    if changed is None:
+        return "Rules of the claims were not frozen."
+    if changed:
+        return f"Statistic, margin, rule or placebo changed after they were frozen: {', '.join(changed)}."
+    return "Statistic, margin, rule and placebo of every claim are those that were frozen before its runs."
 
 
 def _say(value: float | None) -> str:

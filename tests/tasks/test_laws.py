@@ -129,7 +129,9 @@ def test_relevant_questions_are_about_blocks_of_the_last_topic():
     assert (asked["return"] != 1).all()  # one block back is the other topic's
     follows((asked["return"] - 1).clamp(min=0), [1.0] * 3)
     values = task.vocabulary.values.start
-    assert ((batch.queries["target"] - values) // task.topic_values == batch.queries["topic"] - task.vocabulary.topics.start).all()
+    assert (
+        (batch.queries["target"] - values) // task.topic_values == batch.queries["topic"] - task.vocabulary.topics.start
+    ).all()
 
 
 def test_string_lengths_and_topics_follow_their_laws():

@@ -63,7 +63,7 @@ def test_rnn_distance_leaves_out_runs_that_never_bound():
         rate = np.where(frame["lag_writes"] < 2, near, far)
         return {"records": frame.assign(correct=rng.random(len(frame)) < rate)}
 
-    places = [("rnn", "main", arm) for arm in ("rnn", "lstm", "gru", "softmax")]
+    places = [("rnn", cell, arm) for arm, cell in (*retrieval.NETWORKS.items(), ("softmax", "main"))]
     found = verdict("rnn-distance", retrieval.rnn_distance(evidence(make, places)))
     assert found.verdict == "supported" and found.seeds == 6
 
@@ -115,7 +115,7 @@ def test_lineage_order():
     assert wrong.verdict == "refuted"
     # all of them are as soon as any could be: none can be seen to be behind by the margin
     soon = verdict(
-        "lineage-order", learning.lineage_order(learned({"delta channel": 20, "delta scalar": 20, "mamba2": 20}))
+        "lineage-order", learning.lineage_order(learned({"delta channel": 90, "delta scalar": 90, "mamba2": 90}))
     )
     assert soon.verdict == "inconclusive" and "behind the earliest run" in soon.why
 
