@@ -143,6 +143,7 @@ def judge_tier(
         print(f"{len(verdicts)} of {len(ids)} claims judged: run the same command again to go on", file=sys.stderr)
         return 0
     methods = _methods(tier, frozen, planned, evidence, ", ".join(devices) or where, trained)
+    methods["rules_changed"] = changed_rules((CLAIMS[name] for name in ids), frozen) if frozen.rules else None
     methods["diverged"] = [f"{names[run_id]} ({run_id})" for run_id in diverged]
     others = held_ids(home) - set(ids)
     if others:
@@ -247,7 +248,6 @@ def _methods(
         "seeds": list(seeds.seeds),
         "twin_seeds": [seed + seeds.shift for seed in seeds.seeds],
         "attempts": dict(frozen.attempts),
-        "rules_changed": changed_rules((CLAIMS[name] for name in ids), frozen) if frozen.rules else None,
         "pilot_seeds": list(seeds.pilot),
         "how": frozen.how,
         "rates": {task: dict(rates) for task, rates in frozen.rates.items()},
