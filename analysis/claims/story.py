@@ -44,7 +44,10 @@ class Step:
 
 # Of several steps of one name the first whose runs are finished is drawn: the smaller tiers leave some experiments out.
 STEPS = (
-    Step("rnn-to-softmax", "Distance", "rnn", "main", "lag_writes", {"rnn": "rnn", "lstm": "lstm", "softmax": "gpt2"}),
+    Step(
+        "rnn-to-softmax", "Bindings", "rnn", "main", "lag_writes",
+        {"rnn": "rnn", "lstm": "lstm", "gru": "gru", "softmax": "gpt2"},
+    ),
     Step(
         "softmax-to-linear", "Load", "frontier", "main", "lag_writes",
         {"softmax": "gpt2", "additive 16": "linear_attention"},
@@ -52,7 +55,7 @@ STEPS = (
     Step("softmax-to-linear", "Load", "load", "heavy", "lag_writes", {"softmax": "gpt2", "additive": "linear_attention"}),
     Step("linear-to-delta", "Versions", "overwrite", "main", "versions", {"additive": "linear_attention", "delta": "deltanet"}),
     Step(
-        "delta-to-gated", "After a switch", "topic", "current", "lag_writes",
+        "delta-to-gated", "After a switch", "topic", "relevant", "lag_writes",
         {"delta": "deltanet", "delta scalar": "gated_deltanet"}, "shift",
     ),
     Step(

@@ -12,7 +12,7 @@ from mnemolab.analysis.decay.state import retained_energy
 from mnemolab.analysis.interventions import effects
 from mnemolab.errors import BadRequest
 
-__all__ = ["delta_cannot_clear", "gate_difference", "marker_position", "proactive", "release", "scalar_decay_clears"]
+__all__ = ["delta_cannot_clear", "gate_difference", "marker_positions", "proactive", "release", "scalar_decay_clears"]
 
 # share of the old topic's energy above which it counts as kept
 KEPT = 0.25
@@ -95,13 +95,13 @@ def _accuracy(records: pd.DataFrame, condition: str) -> float:
     return float(records.loc[records["condition"] == condition, "correct"].mean())
 
 
-def marker_position(run: Ran) -> int:
-    """Where the last marker of the context stands, the same in every sequence. Raises BadRequest when it is not."""
+def marker_positions(run: Ran) -> Tensor:
+    """(B,) where the last marker of each context stands. Raises BadRequest for a sequence without one."""
     marks = _marks(run.batch.inputs, run)
     last = torch.where(marks, torch.arange(marks.shape[1]), -1).amax(1)
-    if last.unique().numel() != 1 or int(last[0]) < 1:
-        raise BadRequest("topic: the markers' places vary; set task.length so that no filler is left")
-    return int(last[0])
+    if int(last.min()) < 1:
+        raise BadRequest("topic: a sequence has no marker between its blocks; set task.marker to switch")
+    return last
 
 
 def _marks(inputs: Tensor, run: Ran) -> Tensor:
@@ -110,18 +110,25 @@ def _marks(inputs: Tensor, run: Ran) -> Tensor:
 
 
 def _energy(run: Ran) -> float:
-    """Energy of the old topic's state left at the end of the context, shift condition, mean over heads."""
-    chosen = _condition(run, "shift")
+    """Energy of the old topic's state left at the end of the context, shift condition, mean over sequences and heads."""
+    chosen, places = _condition(run, "shift"), marker_positions(run)
     context = int(run.batch.queries["fork"].max())
-    kept = retained_energy(only(run.traces[0], chosen), marker_position(run), context)
-    return float(np.mean(kept))
+    kept = [
+        retained_energy(only(run.traces[0], chosen & (places == at)), at, context)
+        for at in places[chosen].unique().tolist()
+    ]
+    return float(np.mean(np.concatenate(kept)))
 
 
 def _wipe(run: Ran, condition: str) -> float:
-    at = marker_position(run)
-    rows, _ = effects(run.model, run.task, ["wipe-state"], examples=len(run.batch), seed=run.seed, wipe_at=at)
-    chosen = _condition(run, condition).numpy()[rows["example"]]
-    return float(rows.loc[chosen, "change"].mean())
+    """Accuracy gained by wiping the state at the last marker, which need not stand at one place in all sequences."""
+    chosen, places = _condition(run, condition), marker_positions(run)
+    gained = []
+    for at in places[chosen].unique().tolist():
+        rows, _ = effects(run.model, run.task, ["wipe-state"], examples=len(run.batch), seed=run.seed, wipe_at=at)
+        mine = (chosen & (places == at)).numpy()[rows["example"]]
+        gained.append(rows.loc[mine, "change"].to_numpy(float))
+    return float(np.concatenate(gained).mean())
 
 
 def _condition(run: Ran, name: str) -> Tensor:
@@ -131,8 +138,8 @@ def _condition(run: Ran, name: str) -> Tensor:
 
 def gate_difference(run: Ran, halves: bool = False) -> float:
     """Nats of decay at the last marker where the topic shifts, minus where it does not; mean over heads and channels."""
-    at = marker_position(run)
-    gate = -run.traces[0].decay[:, at].mean((-1, -2))  # (B,)
+    decay = run.traces[0].decay
+    gate = -decay[torch.arange(len(decay)), marker_positions(run)].mean((-1, -2))  # (B,)
     same = _condition(run, "no_shift")
     if halves:
         places = same.nonzero()[:, 0]

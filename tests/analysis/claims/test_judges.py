@@ -248,6 +248,24 @@ def test_delta_cannot_clear(monkeypatch):
     assert unlearned.verdict == "inconclusive" and "one topic alone" in unlearned.why
 
 
+def test_markers_may_stand_at_different_places():
+    """A gate of -5 at the marker after a shift and of 0 elsewhere: its difference is 5, and nothing of the old topic is left."""
+    task = make_task("topic_switch", pairs=3, topics=2, rebind=False, ask="relevant", length=22)
+    batch = task.sample(torch.arange(96), split="test", seed=0)
+    run = ran("topic", "relevant", "delta scalar", 0, task=task, batch=batch)
+    places = topic.marker_positions(run)
+    assert places.unique().numel() > 2
+    switch = task.vocabulary.token("switch")
+    assert ((batch.inputs[torch.arange(96), places] == switch) == (batch.queries["condition"][:, 0] == 2)).all()
+    generator = torch.Generator().manual_seed(0)
+    k = torch.nn.functional.normalize(torch.randn(96, 22, 1, 8, generator=generator), dim=-1)
+    gate = torch.where(batch.inputs == switch, -5.0, 0.0)[..., None]
+    # the state that counts is the one the marker finds: what fades it comes at the marker or after it
+    run.__dict__["traces"] = [Trace(0, "memory", k, k, torch.ones(96, 22, 1, 2), log_decay=gate)]
+    assert topic.gate_difference(run) == pytest.approx(5.0) and topic.gate_difference(run, halves=True) == 0.0
+    assert topic._energy(run) == pytest.approx(np.exp(-10.0), rel=1e-3)
+
+
 def fake_trace(
     beta: float, overlap: float, T: int = 12, B: int = 40
 ) -> tuple[Trace, torch.Tensor, torch.Tensor, torch.Tensor]:
