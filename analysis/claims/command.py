@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnemolab.analysis.claims.asked import changed_rules
 from mnemolab.analysis.claims.catalogue import CLAIMS
 from mnemolab.analysis.claims.checks import CHECKS
 from mnemolab.analysis.claims.claim import Verdict
@@ -18,7 +19,6 @@ from mnemolab.analysis.claims.frozen import (
     PILOT,
     Frozen,
     NotFrozen,
-    changed_rules,
     confirmed,
     freeze,
     held_rates,
@@ -91,7 +91,7 @@ def freeze_tier(tier: str, out: Path, workers: int | None, minutes: float | None
     seeds = load_tier(tier)
     if tier == "replicate":  # new seeds at the rates that were confirmed
         held = confirmed()
-        print(write_frozen(seeds, held.how, held.rates))
+        print(write_frozen(seeds, held.how, held.rates, rules=held.rules))
         return 0
     sweep = pilot_sweep(seeds, held_rates(seeds))
     home = output_folder(out)
@@ -143,7 +143,7 @@ def judge_tier(
         print(f"{len(verdicts)} of {len(ids)} claims judged: run the same command again to go on", file=sys.stderr)
         return 0
     methods = _methods(tier, frozen, planned, evidence, ", ".join(devices) or where, trained)
-    methods["rules_changed"] = changed_rules((CLAIMS[name] for name in ids), frozen) if frozen.rules else None
+    methods["rules_changed"] = changed_rules((CLAIMS[name] for name in ids), frozen.rules) if frozen.rules else None
     methods["diverged"] = [f"{names[run_id]} ({run_id})" for run_id in diverged]
     others = held_ids(home) - set(ids)
     if others:

@@ -181,10 +181,6 @@ class Evidence:
             raise NotTrained(f"experiment {experiment}: no finished run{' of ' if where else ''}{where}")
         return found
 
-    def has(self, experiment: str, cell: str) -> bool:
-        """Whether a run of this cell is finished: smaller tiers leave some out."""
-        return any(r.plan.experiment == experiment and r.plan.cell == cell for r in self.ran)
-
     def values(
         self,
         experiment: str,

@@ -6,14 +6,13 @@ run of an experiment whose hash is another one is refused: what is confirmed mus
 the rates there are and takes experiments that are new, or whose `attempt` was raised, which gives them other seeds.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnemolab.analysis.claims.asked import renewed, rules_of
 from mnemolab.analysis.claims.experiments import (
     TIERS,
     Experiment,
@@ -27,14 +26,12 @@ from mnemolab.analysis.claims.experiments import (
 from mnemolab.errors import BadRequest, hint
 
 if TYPE_CHECKING:
-    from mnemolab.analysis.claims.claim import Claim
     from mnemolab.trainers.sweep import Sweep
 
 __all__ = [
     "PILOT",
     "Frozen",
     "NotFrozen",
-    "changed_rules",
     "confirmed",
     "freeze",
     "held_rates",
@@ -43,7 +40,6 @@ __all__ = [
     "pilot_sweep",
     "plan",
     "refreeze_quick",
-    "rule_hash",
 ]
 
 PILOT = "pilot"
@@ -61,7 +57,7 @@ class NotFrozen(BadRequest):
 @dataclass(frozen=True)
 class Frozen:
     """`rates`: pilot task -> stage -> rate. `hashes`: experiment -> hash. `how` says where the rates come from. `attempts`:
-    of the experiments that have more than one. `rules`: claim -> hash of what it asks (`rule_hash`)."""
+    of the experiments that have more than one. `rules`: claim -> hash of what it asks (`asked.rule_hash`)."""
 
     tier: str
     how: str
@@ -69,19 +65,6 @@ class Frozen:
     hashes: Mapping[str, str]
     attempts: Mapping[str, int] = field(default_factory=dict)
     rules: Mapping[str, str] = field(default_factory=dict)
-
-
-def rule_hash(claim: "Claim") -> str:
-    """16 hex digits over what a claim asks: statistic, direction, margin, rule, placebo, experiments. Its code is not in it: a
-    fault may be mended, and the history says when."""
-    asked = ("statistic", "direction", "margin", "unit", "rule", "placebo", "experiment", "judge")
-    values = [getattr(claim, name) for name in asked]
-    return hashlib.sha256(json.dumps([claim.id, *values]).encode()).hexdigest()[:16]
-
-
-def changed_rules(claims: Iterable["Claim"], frozen: Frozen) -> list[str]:
-    """Claims of the catalogue that trained models decide and whose rule is another one than was frozen, or was not frozen."""
-    return [c.id for c in claims if isinstance(c.judge, str) and frozen.rules.get(c.id) != rule_hash(c)]
 
 
 def load_frozen(tier: str, path: Path | None = None) -> Frozen:
@@ -189,8 +172,15 @@ def freeze(tier: Tier, out: Path, path: Path | None = None) -> Path:
     return write_frozen(tier, how, rates, path)
 
 
-def write_frozen(tier: Tier, how: str, rates: Mapping[str, Mapping[str, float]], path: Path | None = None) -> Path:
-    """Write configs/claims/frozen/TIER.yaml with the hashes of all experiments as they are now.
+def write_frozen(
+    tier: Tier,
+    how: str,
+    rates: Mapping[str, Mapping[str, float]],
+    path: Path | None = None,
+    rules: Mapping[str, str] | None = None,
+) -> Path:
+    """Write configs/claims/frozen/TIER.yaml with the hashes of all experiments as they are now, and of all rules (`rules` when
+    given: a replication has those that were confirmed).
 
     Raises BadRequest for an experiment that is not as it was frozen under the same seeds: its runs may have been read.
     """
@@ -202,13 +192,13 @@ def write_frozen(tier: Tier, how: str, rates: Mapping[str, Mapping[str, float]],
     hashes = {e.name: e.hash(tier, rates) for e in experiments}
     attempts = {e.name: e.attempt for e in experiments if e.attempt}
     path = path or folder() / "frozen" / f"{tier.name}.yaml"
-    rules = {claim.id: rule_hash(claim) for claim in _trained()}
+    rules = rules_of() if rules is None else dict(rules)
     if tier.name != TIERS[0]:
         _refuse_unknown(experiments, rates)
         if path.exists():
             before = load_frozen(tier.name, path)
             _refuse_reused(before, hashes, attempts)
-            rules |= _kept_rules(before, hashes)
+            rules = renewed(rules, before.rules, before.hashes, hashes)
             # an experiment that is away has been confirmed all the same
             hashes, attempts = {**before.hashes, **hashes}, {**before.attempts, **attempts}
     output_folder(path.parent, "configs/claims/frozen")
@@ -220,18 +210,6 @@ def write_frozen(tier: Tier, how: str, rates: Mapping[str, Mapping[str, float]],
         "# An experiment whose hash differs is refused.\n"
     )
     return write_text(path, head + yaml.safe_dump(values, sort_keys=True))
-
-
-def _trained() -> "list[Claim]":
-    from mnemolab.analysis.claims.catalogue import CLAIMS
-
-    return [claim for claim in map(CLAIMS.__getitem__, CLAIMS) if isinstance(claim.judge, str)]
-
-
-def _kept_rules(before: Frozen, hashes: Mapping[str, str]) -> dict[str, str]:
-    """Rules that stay as they were frozen: those of claims whose experiments are all as they were, and may have been read."""
-    same = {name for name, held in before.hashes.items() if hashes.get(name) == held}
-    return {c.id: before.rules[c.id] for c in _trained() if c.id in before.rules and same.issuperset(c.experiment)}
 
 
 def _refuse_reused(before: Frozen, hashes: Mapping[str, str], attempts: Mapping[str, int]) -> None:

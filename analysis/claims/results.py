@@ -98,10 +98,10 @@ def rules_said(methods: Mapping[str, Any]) -> str:
     """Whether statistics, margins, rules and placebos are those that were frozen before the runs."""
     changed = methods.get("rules_changed")
     if changed is None:
-        return "Rules of the claims were not frozen."
+        return "What the claims ask was not frozen."
     if changed:
-        return f"Statistic, margin, rule or placebo changed after they were frozen: {', '.join(changed)}."
-    return "Statistic, margin, rule and placebo of every claim are those that were frozen before its runs."
+        return f"Statistic, rule, placebo, or a number in the judge's module changed after it was frozen: {', '.join(changed)}."
+    return "Statistics, margins, rules and placebos of the claims that trained models decide are as they were frozen."
 
 
 def _say(value: float | None) -> str:

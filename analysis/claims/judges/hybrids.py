@@ -15,10 +15,10 @@ RATIOS = ("softmax", "1:1", "7:1")
 def hybrid_retrieves(evidence: Evidence) -> Judgement:
     """Accuracy of 3:1 minus softmax, needles and copy, equal depth: equivalent within the margin.
 
-    Needles within what memory layers hold, and beyond it where the tier has them. Placebo: the memory layers without any
+    Needles within what memory layers hold, and beyond it. Placebo: the memory layers without any
     softmax layer must not be equivalent to softmax as well.
     """
-    cells = [c for c in ("needle", "needle beyond", "copy") if c != "needle beyond" or evidence.has("retrieval", c)]
+    cells = ("needle", "needle beyond", "copy")
     found = {c: evidence.values("retrieval", _accuracy, c) for c in cells}
     return Judgement(
         samples=[

@@ -48,14 +48,18 @@ def scalar_decay_clears(evidence: Evidence) -> Judgement:
     interference than DeltaNet. An older block of the same topic is still asked, so that clearing pays at a switch only.
 
     Ground: Gated DeltaNet answers less of the last block when an older one of its topic must be kept beside it, in seeds in
-    which both stages learned the task; where nothing is lost, nothing can be released. Placebo: the same difference in decay
-    between two halves of the placebo markers.
+    which both stages learned the task; where nothing is lost, nothing can be released. Placebo: the same release where an
+    older block is never asked, so that a shift makes no difference to what should be kept.
     """
     both = ["delta", "delta scalar"]
     gates = evidence.values("topic", lambda run: gate_difference(run), "relevant", ["delta scalar"])
-    halves = evidence.values("topic", lambda run: gate_difference(run, halves=True), "relevant", ["delta scalar"])
+    unasked = evidence.values("topic", lambda run: release(run.records), "current", both)
     gained = evidence.values("topic", lambda run: release(run.records), "relevant", both)
     lost = evidence.values("topic", lambda run: proactive(run.records), "relevant", both)
+    right = {
+        c: evidence.values("topic", lambda run, c=c: _accuracy(_last(run.records), c), "relevant", both)
+        for c in ("single", "no_shift", "shift")
+    }
     learned = lost.of("delta")
     room = {seed: value for seed, value in lost.of("delta scalar").items() if seed in learned}
     ground = Sample(f"Gated DeltaNet: what an older block costs, where both answer {LEARNED} of one block alone", room)
@@ -68,10 +72,11 @@ def scalar_decay_clears(evidence: Evidence) -> Judgement:
             ),
             Sample("release, Gated DeltaNet minus DeltaNet", gained.minus("delta scalar", "delta"), ground=ground),
         ],
-        placebo=[Sample("decay, two halves of the placebo markers", halves.of("delta scalar"), margin=0.1)],
+        placebo=[Sample("release where older blocks are never asked", unasked.minus("delta scalar", "delta"))],
         twins=gained.twins("release"),
         numbers=[
             *gates.rows("decay, switch minus placebo (nats)"),
+            *(row for c, v in right.items() for row in v.rows(f"accuracy on the last block, {c}")),
             *gained.rows("p(shift) - p(no shift), last block"),
             *lost.rows("p(single) - p(no shift), last block"),
         ],
@@ -80,15 +85,20 @@ def scalar_decay_clears(evidence: Evidence) -> Judgement:
 
 def release(records: pd.DataFrame) -> float:
     """Accuracy after a shift of topic minus without one, last block: what the shift releases."""
-    last = records[records["blocks_ago"] == 0]
+    last = _last(records)
     return _accuracy(last, "shift") - _accuracy(last, "no_shift")
 
 
 def proactive(records: pd.DataFrame) -> float:
     """Accuracy of the last block alone minus that after a block of its topic. NaN where one block alone was not learned."""
-    last = records[records["blocks_ago"] == 0]
+    last = _last(records)
     alone = _accuracy(last, "single")
     return alone - _accuracy(last, "no_shift") if alone >= LEARNED else float("nan")
+
+
+def _last(records: pd.DataFrame) -> pd.DataFrame:
+    """Queries of the last block; older ones are asked as well while their topic lasts."""
+    return records[records["blocks_ago"] == 0]
 
 
 def _accuracy(records: pd.DataFrame, condition: str) -> float:
@@ -136,12 +146,9 @@ def _condition(run: Ran, name: str) -> Tensor:
     return run.batch.queries["condition"][:, 0] == list(run.task.conditions).index(name)
 
 
-def gate_difference(run: Ran, halves: bool = False) -> float:
+def gate_difference(run: Ran) -> float:
     """Nats of decay at the last marker where the topic shifts, minus where it does not; mean over heads and channels."""
     decay = run.traces[0].decay
     gate = -decay[torch.arange(len(decay)), marker_positions(run)].mean((-1, -2))  # (B,)
     same = _condition(run, "no_shift")
-    if halves:
-        places = same.nonzero()[:, 0]
-        return float(gate[places[0::2]].mean() - gate[places[1::2]].mean())
     return float(gate[_condition(run, "shift")].mean() - gate[same].mean())

@@ -6,16 +6,15 @@ import pytest
 import yaml
 
 from mnemolab.analysis.claims import CLAIMS, load_experiment
+from mnemolab.analysis.claims.asked import changed_rules, rule_hash
 from mnemolab.analysis.claims.experiments import TIERS, experiment_names, load_tier
 from mnemolab.analysis.claims.frozen import (
     Frozen,
-    changed_rules,
     freeze,
     held_rates,
     load_frozen,
     pilot_sweep,
     plan,
-    rule_hash,
     write_frozen,
 )
 from mnemolab.errors import BadRequest
@@ -302,14 +301,20 @@ def test_a_rule_that_changes_after_freezing_is_named_and_not_frozen_anew(no_file
     full, path = load_tier("full"), no_files / "overwrite.yaml"
     held = load_frozen("full", write_frozen(full, "pilot", {}))
     blend = CLAIMS["additive-blend"]
-    assert held.rules["additive-blend"] == rule_hash(blend) and changed_rules([blend], held) == []
+    assert held.rules["additive-blend"] == rule_hash(blend) and changed_rules([blend], held.rules) == []
     later = replace(blend, margin=0.01)
-    assert changed_rules([later, CLAIMS["scale-22580"]], held) == ["additive-blend"]
+    assert changed_rules([later, CLAIMS["scale-22580"]], held.rules) == ["additive-blend"]
+    assert (
+        changed_rules([replace(blend, judge=len)], held.rules) == []
+    )  # registered with a function: nothing of it is frozen
     frozen = no_files / "frozen" / "full.yaml"
     values = yaml.safe_load(frozen.read_text())
     values["rules"]["additive-blend"] = "another"  # as if the margin had been changed since
     frozen.write_text(yaml.safe_dump(values))
     assert load_frozen("full", write_frozen(full, "pilot", {})).rules["additive-blend"] == "another"
+    del values["rules"]  # written before rules were frozen, or by hand: what was not frozen then is not frozen now
+    frozen.write_text(yaml.safe_dump(values))
+    assert "additive-blend" not in load_frozen("full", write_frozen(full, "pilot", {})).rules
     # with other seeds nothing of it has been read
     changed = yaml.safe_load(path.read_text())
     changed["tiers"]["full"]["budget.steps"] = 77

@@ -28,7 +28,9 @@ def test_hybrid_retrieves():
     judge = lambda hybrid, memory: verdict(
         "hybrid-retrieves",
         hybrids.hybrid_retrieves(
-            numbers("retrieval", ("needle", "copy"), {"softmax": 0.97, "hybrid": hybrid, "memory": memory})
+            numbers(
+                "retrieval", ("needle", "needle beyond", "copy"), {"softmax": 0.97, "hybrid": hybrid, "memory": memory}
+            )
         ),
     )
     assert judge(0.97, 0.5).verdict == "supported"
