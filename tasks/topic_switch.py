@@ -35,7 +35,8 @@ class TopicSwitch(Task):
     (p_shift - p_no_shift) / (p_single - p_no_shift) at equal lag and length (Wickens 1970). `marker` "switch" stands where the
     topic changes and a placebo where it does not; "topic" names the topic of each block. `ask` "all" names a topic
     and a key; "relevant" asks whatever belongs to the topic of the last block, so that only a change of topic makes older
-    blocks useless (under "current" they are useless whatever follows); queries of the last block have `blocks_ago` 0.
+    blocks useless (under "current" they are useless whatever follows). The conditions then share the queries of the last block
+    alone (`blocks_ago` 0).
     """
 
     name: ClassVar[str] = "topic_switch"

@@ -62,7 +62,7 @@ STEPS = (
         "gated-to-kda", "What lasts", "retention", "main", "lag_writes",
         {"scalar delta mid": "gated_deltanet", "channel delta mid": "kda"}, "persistent",
     ),
-    Step("kda-to-hybrid", "Length", "copy", "main", "string_length", {"delta channel small": "kda", "hybrid": "kimi_linear"}),
+    Step("kda-to-hybrid", "Copy", "retrieval", "copy", "serial_position", {"memory": "kda", "hybrid": "kimi_linear"}),
 )  # fmt: skip
 
 
