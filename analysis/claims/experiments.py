@@ -13,7 +13,7 @@
     tiers: {quick: {without: [additive], budget.steps: 300}, full: {ARM/model.head_dim: 16}}     # steps and sizes
 
 A tier's dotted overrides hold for every run, or for one cell or arm as `CELL/task.pairs`; `without` leaves out arms (or
-CELL/ARM) that no claim's contrast needs.
+CELL/ARM) that no claim's contrast needs, or `twins`.
 
 Seeds are those of configs/claims/tiers.yaml: disjoint between tiers, twins and pilots. `replicate` has the sizes of `full`.
 Runs that have been read teach what sizes to take next, so a changed experiment gets other seeds: attempt n adds n times ATTEMPT
@@ -51,6 +51,8 @@ TIERS = ("quick", "full", "replicate")
 _OTHERS = ("tiers",)
 _KEYS = ("name", "asks", "rates", "rate_as", "attempt", "base", "cells", "arms", "only", "twins", "tiers")
 ATTEMPT = 1000
+# in a tier's `without`: no arm is trained twice
+_TWINS = "twins"
 Overrides = Mapping[str, Any]
 
 
@@ -101,12 +103,13 @@ class Experiment:
         """Every run of the tier, in pairs' order. `rates`: pilot -> stage -> learning rate; a stage without one takes the
         base's. Raises BadRequest for a config that cannot run."""
         found = []
+        doubled = set() if _TWINS in self._sizes(tier.name).get("without", ()) else set(self.twins)
         later = ATTEMPT * self.attempt * (tier.name != TIERS[0])
         for cell, arm, overrides in self._points(tier.name):
             stage = str(overrides.get("model.name", self.base.get("model", {}).get("name")))
             rate = rates.get(self.rates, {}).get(self.rate_as.get(arm, stage))
             more = {} if rate is None else {"optimiser.learning_rate": rate}
-            shifts = (0, tier.shift) if {arm, f"{cell}/{arm}"} & set(self.twins) else (0,)
+            shifts = (0, tier.shift) if {arm, f"{cell}/{arm}"} & doubled else (0,)
             for shift in shifts:
                 seeds = [seed + later + shift for seed in tier.seeds]
                 for config in _expanded(self.name, self.base, {**overrides, **more}, tuple(seeds)):
@@ -118,10 +121,13 @@ class Experiment:
         rows = [[p.cell, p.arm, p.seed, p.twin, p.config.run_id] for p in self.planned(tier, rates)]
         return hashlib.sha256(json.dumps([self.name, *rows]).encode()).hexdigest()[:16]
 
+    def _sizes(self, tier: str) -> Overrides:
+        return self.tiers["full" if tier == "replicate" else tier]
+
     def _points(self, tier: str):
         """(cell, arm, dotted overrides): the cell's replace the tier's, the arm's the cell's, and those the tier gives to the
         cell or the arm all of them. A cell or override that replaces the whole task drops the tier's fields of the task."""
-        sizes = dict(self.tiers["full" if tier == "replicate" else tier])
+        sizes = dict(self._sizes(tier))
         left_out = set(sizes.pop("without", ()))
         plain = {k: v for k, v in sizes.items() if "/" not in k}
         for cell, in_cell in self.cells.items():
@@ -192,7 +198,7 @@ def _checked(path: Path, values: Any) -> Experiment:
             (
                 f"tiers.{tier}.without",
                 [n.rpartition("/")[2] for n in (tiers[tier] or {}).get("without", ())],
-                {**arms, **cells},
+                {**arms, **cells, _TWINS: {}},
             )
             for tier in tiers
         ),

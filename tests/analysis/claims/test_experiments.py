@@ -322,6 +322,13 @@ def test_a_rule_that_changes_after_freezing_is_named_and_not_frozen_anew(no_file
     assert load_frozen("full", write_frozen(full, "pilot", {})).rules["additive-blend"] == rule_hash(blend)
 
 
+def test_a_tier_may_go_without_twins(small):
+    tier = load_tier("quick")
+    both = load_experiment(small()).planned(tier, {})
+    alone = load_experiment(small(tiers={"quick": {"without": ["twins"]}, "full": {}})).planned(tier, {})
+    assert any(p.twin for p in both) and [p for p in both if not p.twin] == list(alone)
+
+
 def test_a_second_pilot_runs_only_tasks_without_rates(no_files):
     full = load_tier("full")
     write_frozen(full, "pilot", {"overwrite": {"kda": 0.01}})
