@@ -192,19 +192,20 @@ def write_frozen(
     hashes = {e.name: e.hash(tier, rates) for e in experiments}
     attempts = {e.name: e.attempt for e in experiments if e.attempt}
     path = path or folder() / "frozen" / f"{tier.name}.yaml"
-    rules = rules_of() if rules is None else dict(rules)
+    asked: Mapping[str, str] = {}
     if tier.name != TIERS[0]:
+        asked = rules_of() if rules is None else rules
         _refuse_unknown(experiments, rates)
         if path.exists():
             before = load_frozen(tier.name, path)
             _refuse_reused(before, hashes, attempts)
-            rules = renewed(rules, before.rules, before.hashes, hashes)
+            asked = renewed(asked, before.rules, before.hashes, hashes)
             # an experiment that is away has been confirmed all the same
             hashes, attempts = {**before.hashes, **hashes}, {**before.attempts, **attempts}
     output_folder(path.parent, "configs/claims/frozen")
     values: dict[str, Any] = {"how": how, "rates": {k: dict(v) for k, v in rates.items()}, "experiments": hashes}
     values |= {"attempts": attempts} if attempts else {}
-    values |= {"rules": rules} if tier.name != TIERS[0] else {}
+    values |= {"rules": dict(asked)} if asked else {}
     head = (
         "# Written by `mnemolab claims --freeze` (quick, which decides nothing, also by `python -m mnemolab.analysis.claims.frozen`).\n"
         "# An experiment whose hash differs is refused.\n"

@@ -95,7 +95,7 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
 
 
 def rules_said(methods: Mapping[str, Any]) -> str:
-    """Whether statistics, margins, rules and placebos are those that were frozen before the runs."""
+    """Whether statistics, margins, rules and placebos are as they were frozen."""
     changed = methods.get("rules_changed")
     if changed is None:
         return "What the claims ask was not frozen."

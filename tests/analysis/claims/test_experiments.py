@@ -304,9 +304,8 @@ def test_a_rule_that_changes_after_freezing_is_named_and_not_frozen_anew(no_file
     assert held.rules["additive-blend"] == rule_hash(blend) and changed_rules([blend], held.rules) == []
     later = replace(blend, margin=0.01)
     assert changed_rules([later, CLAIMS["scale-22580"]], held.rules) == ["additive-blend"]
-    assert (
-        changed_rules([replace(blend, judge=len)], held.rules) == []
-    )  # registered with a function: nothing of it is frozen
+    # registered with a function: nothing of it is frozen
+    assert changed_rules([replace(blend, judge=len)], held.rules) == []
     frozen = no_files / "frozen" / "full.yaml"
     values = yaml.safe_load(frozen.read_text())
     values["rules"]["additive-blend"] = "another"  # as if the margin had been changed since
