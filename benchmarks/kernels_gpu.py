@@ -7,7 +7,6 @@ moved once: the roofline is bytes / COPY.
 
 import json
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
 from mnemolab.benchmarks import kernels_fla
+from mnemolab.benchmarks.first_calls import first_calls
 from mnemolab.benchmarks.timing import recorded
 from mnemolab.errors import BadRequest, unknown
 from mnemolab.kernels import explain_backend, memory_scan
@@ -201,20 +201,6 @@ def attention(shape: tuple[int, ...], rep: int) -> Row:
     row = Row("attention", shape, "sdpa", time_of(case.forward, rep), time_of(case.both, rep))
     row.graph_both = time_of(recorded(case.both), rep)
     return row
-
-
-def first_calls(ops: tuple[str, ...] = tuple(OPS)) -> dict[str, float]:
-    """Seconds of the first forward+backward of each op in this process; meaningful with an empty Triton cache."""
-    torch.zeros(1, device="cuda")
-    found = {}
-    for op in ops:
-        x = {name: value.requires_grad_() for name, value in operands(op, (2, 64, 2, 64)).items()}
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        torch.autograd.grad(ours(op, x).sum(), list(x.values()))
-        torch.cuda.synchronize()
-        found[op] = time.perf_counter() - start
-    return found
 
 
 def _asked(args: Namespace) -> tuple[list[str], list[tuple[int, ...]]]:
