@@ -65,12 +65,16 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 _KINDS = {"int": "a whole number, such as 4", "float": "a number, such as 0.5", "bool": "true or false", "str": "text"}
+_UNION = re.compile(r"Does not validate .* Subtypes: .* Errors: - expected (.*) Given value type: .* Given value: ")
 
 
 def _reworded(message: str) -> str:
     """jsonargparse's words for a wrong type, as one line that says what would do."""
     message = " ".join(message.replace("Parser key", "field").split())
-    return re.sub(r"Expected a <class '(\w+)'>", lambda found: f"expected {_KINDS.get(found[1], found[1])}", message)
+    message = re.sub(r"Expected a <class '(\w+)'>", lambda found: f"expected {_KINDS.get(found[1], found[1])}", message)
+    message = re.sub(r"Expected a typing\.Literal\[(.*?)\]", r"expected \1", message)
+    # a field of several types gets one error a type
+    return _UNION.sub(lambda found: f"expected {found[1].replace(' - expected ', ', or ')}. Got value: ", message)
 
 
 def describe(cls: type) -> list[dict[str, Any]]:

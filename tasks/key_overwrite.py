@@ -20,6 +20,7 @@ from mnemolab.tasks.vocabulary import Vocabulary
 __all__ = ["KeyOverwrite"]
 
 _ASKS = ("latest", "first", "previous", "mixed")
+_CONTROLS = (True, False, "equal")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class KeyOverwrite(Task):
     the latest, leaves room for later bindings. Slots beyond the asked keys' bind other keys.
     Examples 2i and 2i + 1 are a pair: in the second the asked key keeps only the binding asked for (and its last one, if the
     previous is asked) and the other bindings go to another key, so the same slots, values, lags and queries test a key that
-    was never rebound (`condition` control; `paired_versions` is the number of bindings that its twin has).
+    was never rebound (`condition` control; `paired_versions` is the number of bindings that its twin has). With `control` true
+    that other key is a new one, so a control binds up to K more keys than its twin; with `equal` it is an unasked key that
+    the twin binds too, one for each rebound key as far as there are unasked keys: both then bind the same keys.
     """
 
     name: ClassVar[str] = "key_overwrite"
@@ -51,7 +54,9 @@ class KeyOverwrite(Task):
         "any", "distance from the binding before to the one asked for", choices=GAPS
     )
     ask: Literal["latest", "first", "previous", "mixed"] = setting("latest", "which value is asked", choices=_ASKS)
-    control: bool = setting(True, "every second example is the fresh-key control of the one before")
+    control: bool | Literal["equal"] = setting(
+        True, "every second example is the control of the one before; equal: it binds no more keys", choices=_CONTROLS
+    )
     key_vocabulary: int = setting(24, "key tokens", low=1)
     value_vocabulary: int = setting(128, "value tokens", low=2)
     filler_vocabulary: int = setting(16, "filler tokens", low=1, high=4096)
@@ -61,6 +66,13 @@ class KeyOverwrite(Task):
         if self.lags < self.keys:
             raise BadRequest(
                 f"lags={self.lags} must be at least keys={self.keys}: each binding asked for has its own slot"
+            )
+        rebound, left = rebound_keys(self.keys, self.versions)[1], self._left
+        if self.control == "equal" and rebound and left < 1:
+            raise BadRequest(
+                f"control=equal needs an unasked key to take older bindings, but keys={self.keys}, versions={self.versions}, "
+                f"lags={self.lags}, ask={self.ask} leave it no slot; raise lags to {self.lags + 1 - left} or more "
+                f"({self.lags + rebound - left} give every rebound key an unasked key of its own) or set control=true"
             )
         for name, needed in (("key_vocabulary", self._key_tokens), ("value_vocabulary", self.writes)):
             if getattr(self, name) < needed:
@@ -97,8 +109,13 @@ class KeyOverwrite(Task):
         return max(1, self.writes - self.keys - total_rebindings(self.keys, self.versions)[0])
 
     @property
+    def _left(self) -> int:
+        """The fewest slots that the asked keys leave, each of which binds an unasked key in both twins."""
+        return self.writes - self.keys - total_rebindings(self.keys, self.versions)[1]
+
+    @property
     def _key_tokens(self) -> int:
-        return self.keys * (2 if self.control else 1) + self._others
+        return self.keys * (1 if self.control in (False, "equal") else 2) + self._others
 
     @property
     def _cue(self) -> int:
@@ -142,7 +159,7 @@ class KeyOverwrite(Task):
             random, counts, self.versions, self._early, self.lags, self.gap, number.clamp(min=0), self.least_lag
         )  # (B,K,R)
         keys = random.distinct("keys", self._key_tokens, self.key_vocabulary) + vocabulary.keys.start
-        key, substitute, others = keys[:, : self.keys], keys[:, self.keys : 2 * self.keys], keys[:, -self._others :]
+        key, others = keys[:, : self.keys], keys[:, -self._others :]
         value = random.distinct("values", writes, self.value_vocabulary) + vocabulary.values.start
 
         target = _of(slots, number)
@@ -153,7 +170,9 @@ class KeyOverwrite(Task):
         kept = (nth == number[..., None]) | newest | ~control[..., None]
         mine = torch.where(kept, slots, -1)
         holder = key[..., None].expand_as(slots)
-        holder = torch.where(kept, holder, substitute[..., None]) if self.control else holder
+        if self.control:
+            giving = ((slots >= 0) & ~kept).any(-1)
+            holder = torch.where(kept, holder, self._substitutes(random, keys, counts, giving)[..., None])
         token = torch.full((len(random), writes + 1), -1, dtype=torch.int64, device=random.device)
         token = token.scatter_(1, torch.where(slots < 0, writes, slots).flatten(1), holder.flatten(1))[:, :writes]
         turn = (token < 0).long().cumsum(1).clamp(min=1, max=self._others) - 1
@@ -195,6 +214,16 @@ class KeyOverwrite(Task):
             "ask": ask,
         }
         return assemble(inputs, columns, take(value, others))
+
+    def _substitutes(self, random: Random, keys: Tensor, counts: Tensor, giving: Tensor) -> Tensor:
+        """(B,K) key that takes the bindings which an asked key does not keep in a control; `giving` (B,K) tells who has any."""
+        if self.control != "equal":
+            return keys[:, self.keys : 2 * self.keys]
+        # free slots bind the unasked keys in order of time, so only the first `bound` of these occur. Those are dealt out in
+        # turn, each to no more asked keys than needed, from a random one on: the early ones would serve more often otherwise
+        bound = (self.writes - counts.sum(1, keepdim=True)).clamp(min=1)
+        turn = giving.cumsum(1) + random.below("substitutes", 1, bound=bound)
+        return keys[:, -self._others :].gather(1, turn % bound)
 
     def solve(self, inputs: Tensor) -> Tensor:
         vocabulary = self.vocabulary

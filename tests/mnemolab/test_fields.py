@@ -17,14 +17,23 @@ class Thing:
     order: Literal["up", "down"] = "up"
     sizes: tuple[int, ...] = setting((1, 2), "sizes", low=1)
     cap: int | None = None
+    twin: bool | Literal["equal"] = setting(True, "what comes second", choices=(True, False, "equal"))
 
     def __post_init__(self):
         check(self)
 
 
 def test_types_are_converted():
-    made = build(Thing, {"pairs": 3, "rate": "3e-3", "sizes": [3, 4], "cap": 2}, "task")
-    assert made == Thing(pairs=3, rate=0.003, sizes=(3, 4), cap=2)
+    made = build(Thing, {"pairs": 3, "rate": "3e-3", "sizes": [3, 4], "cap": 2, "twin": "equal"}, "task")
+    assert made == Thing(pairs=3, rate=0.003, sizes=(3, 4), cap=2, twin="equal")
+
+
+@pytest.mark.parametrize(
+    "given, kept", [(True, True), (False, False), ("true", True), ("no", False), ("equal", "equal")]
+)
+def test_a_truth_value_beside_a_word_stays_one(given, kept):
+    """Hashes of configs hold the value, so `true` must not become text where a word is allowed too."""
+    assert build(Thing, {"twin": given}, "task").twin is kept
 
 
 @pytest.mark.parametrize(
@@ -40,7 +49,10 @@ def test_types_are_converted():
         ({"pairs": 10}, ("task.pairs=10", "most is 9")),
         ({"sizes": [3, 0]}, ("sizes=0", "least is 1")),
         ({"mode": "coppy"}, ("mode='coppy'", "did you mean 'copy'")),
-        ({"order": "sideways"}, ("task.order", "sideways")),
+        ({"order": "sideways"}, ("task.order", "expected 'up', 'down'", "sideways")),
+        ({"twin": "equl"}, ("task.twin", "expected true or false, or 'equal'. Got value: equl")),
+        ({"twin": 1}, ("task.twin", "expected true or false, or 'equal'. Got value: 1")),
+        ({"twin": None}, ("task.twin=none", "needs a value, such as True")),
     ],
 )
 def test_errors_name_field_value_and_remedy(values, parts):

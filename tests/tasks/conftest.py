@@ -23,6 +23,8 @@ CASES = [
     ("key_overwrite", {"ask": "previous", "length": 70}),
     ("key_overwrite", {"ask": "mixed", "length": 70, "gap": "mixed"}),
     ("key_overwrite", {"ask": "mixed", "length": 70, "control": False}),
+    ("key_overwrite", {"lags": 11, "length": 70, "control": "equal"}),
+    ("key_overwrite", {"ask": "mixed", "length": 70, "control": "equal"}),
     ("key_overwrite", {"gap": "near"}),
     ("key_overwrite", {"gap": "far", "versions": 3, "keys": 5}),
     ("key_overwrite", {"versions": 1}),

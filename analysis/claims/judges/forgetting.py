@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from mnemolab.analysis.claims.claim import Judgement, Sample
-from mnemolab.analysis.claims.evidence import Evidence
+from mnemolab.analysis.claims.evidence import Evidence, Ran
+from mnemolab.analysis.claims.judges.record import emptied
 
 __all__ = ["ABILITIES", "benefit", "cost", "directed_forgetting", "record_update"]
 
@@ -76,11 +77,26 @@ def _halves(records: pd.DataFrame) -> float:
 def record_update(evidence: Evidence) -> Judgement:
     """After the upgrade: the new plan, the number that did not change, old against new.
 
-    KDA must reach the bar in each ability; what every stage reaches is reported. Placebo: additive linear attention, by
-    the same bars.
+    KDA must reach the bar in each ability; what every stage reaches is reported, that of additive linear attention too. Placebo:
+    the same KDA, by the same bars, its memory wiped just before the last update of what is asked (`record.last_updates`), on
+    the first of the records' test sequences (`run.batch`). Then the new value alone can be known: if that passes, the bars do
+    not ask for memory of what came before.
     """
     able = {
         name: evidence.values("record", lambda run, name=name, bar=bar: _accuracy(run.records, name) - bar)
+        for name, (_, bar) in ABILITIES.items()
+    }
+    answered: dict[str, pd.DataFrame] = {}
+
+    def wiped(run: Ran, name: str) -> float:
+        if run.plan.twin:  # has no say in a placebo, and its weights are not asked for
+            return float("nan")
+        if run.run_id not in answered:
+            answered[run.run_id] = emptied(run)
+        return _accuracy(answered[run.run_id], name)
+
+    left = {
+        name: evidence.values("record", lambda run, name=name, bar=bar: wiped(run, name) - bar, arms=["delta channel"])
         for name, (_, bar) in ABILITIES.items()
     }
     previous = evidence.values("record", lambda run: _accuracy(run.records, "previous"))
@@ -90,10 +106,17 @@ def record_update(evidence: Evidence) -> Judgement:
             for n, v in able.items()
         ],
         twins=[twin for n, v in able.items() for twin in v.twins(ABILITIES[n][0])],
-        placebo=[Sample(f"linear attention {ABILITIES[n][0]}", v.of("additive")) for n, v in able.items()],
+        placebo=[
+            Sample(f"KDA, wiped before the update, {ABILITIES[n][0]}", v.of("delta channel")) for n, v in left.items()
+        ],
         numbers=[
             *(row for n, v in able.items() for row in v.rows(f"{ABILITIES[n][0]}: accuracy minus {ABILITIES[n][1]}")),
             *previous.rows("answers the previous value: accuracy"),
+            *(
+                row
+                for n, v in left.items()
+                for row in v.rows(f"{ABILITIES[n][0]}, wiped before the update: accuracy minus {ABILITIES[n][1]}")
+            ),
         ],
         note="Which stages can: those whose interval lies above 0 in all three rows; which cannot: below 0 in one of them.",
     )

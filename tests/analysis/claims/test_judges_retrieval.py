@@ -156,22 +156,6 @@ def test_directed_forgetting():
     assert judge(0.0, 0.1) == "refuted"
 
 
-def test_record_update_says_which_ability_is_missing():
-    def judge(compare):
-        def make(cell, arm, rng, seed):
-            condition = np.resize(["untouched", "updated", "previous", "compare"], 400)
-            rate = pd.Series(condition).map({"untouched": 0.95, "updated": 0.95, "previous": 0.5, "compare": compare})
-            rate = rate.to_numpy() if arm == "delta channel" else 0.3
-            return {"records": answers(rng, rate).assign(condition=condition)}
-
-        made = evidence(make, [("record", "main", arm) for arm in ("additive", "delta channel")])
-        return verdict("record-update", forgetting.record_update(made))
-
-    assert judge(0.9).verdict == "supported"
-    failed = judge(0.5)
-    assert failed.verdict == "refuted" and "compares" in failed.why
-
-
 @pytest.mark.parametrize(("name", "arm"), [("attnres-compute", "residuals"), ("latent-moe-quality", "latent experts")])
 def test_quality_is_undecidable_unless_the_interval_says_otherwise(name, arm):
     def judge(better):
