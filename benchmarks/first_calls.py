@@ -19,7 +19,7 @@ def first_calls(ops: tuple[str, ...]) -> dict[str, float]:
     has all cores. A server that has the imports done starts them, since forking after CUDA has begun is not possible.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__, "mnemolab.benchmarks.kernels_gpu"])
+    context.set_forkserver_preload([__name__, "mnemolab.benchmarks.kernels_gpu", "mnemolab.kernels.triton.scan"])
     found = {}
     for op in ops:
         with TemporaryDirectory() as cache, ProcessPoolExecutor(1, mp_context=context) as pool:
