@@ -25,6 +25,12 @@ __all__ = ["draw", "forest", "selection", "study_of"]
 
 _COLOURS = {"supported": "#0072b2", "refuted": "#d55e00", "inconclusive": "#444444"}
 _MARKS = {"supported": "o", "refuted": "X", "inconclusive": "D"}
+# how the arms of `retention` begin, which are stages, and how they end
+_STAGES = {
+    "additive scalar": "#d55e00", "additive channel": "#e69f00", "delta": "#444444", "scalar delta": "#56b4e9",
+    "channel delta": "#009e73",
+}  # fmt: skip
+_HALF_LIVES = {"short": "v", "long": "^"}
 # what every experiment shows, where it applies; a claim adds its own
 _ALWAYS = ("learning",)
 
@@ -151,6 +157,15 @@ def _said(c: Contrast, kind: str) -> str:
     return text if len(text) < 62 else text[:60] + "…"
 
 
+def _by_stage(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """(name for the legend, colour) -> the rows of a stage, in the arms' order: short, middle, long."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        own = next((start for start in _STAGES if row["arm"].startswith(start)), row["arm"])
+        found.setdefault(own, []).append(row)
+    return {(label(f"{group[0]['stage']}, {own}"), _STAGES.get(own, "#444444")): group for own, group in found.items()}
+
+
 def selection(evidence: Evidence) -> Plot:
     """Persistent against volatile accuracy, one point an arm with intervals on both axes. Raises NotApplicable without runs."""
     try:
@@ -160,26 +175,29 @@ def selection(evidence: Evidence) -> Plot:
     rows = []
     for arm in values[CLASSES[0]].arms:
         stage = evidence.runs("retention", "main", arm)[0].plan.config.model["name"]
-        row: dict[str, Any] = {"arm": arm, "label": label(f"{stage}, {arm}")}
+        row: dict[str, Any] = {"arm": arm, "stage": stage}
         for c, found in values.items():
             x = list(found.of(arm).values())
             row |= {c: float(np.mean(x)), f"{c} low": interval(x)[0], f"{c} high": interval(x)[1], "seeds": len(x)}
         rows.append(row)
     data = pd.DataFrame(rows)
-    colours = {"channel delta": "#009e73", "scalar delta": "#56b4e9", "additive": "#d55e00"}
     with paper():
         figure, axes = canvas(PAGE * 0.78, 3.4)
-        for row in rows:
-            colour = next((v for k, v in colours.items() if row["arm"].startswith(k)), "#444444")
-            mark = {"short": "v", "mid": "o", "long": "^", "channel": "D"}.get(row["arm"].rpartition(" ")[2], "s")
-            spans = [
-                [[max(0.0, row[c] - row[f"{c} low"])], [max(0.0, row[f"{c} high"] - row[c])]] for c in reversed(CLASSES)
-            ]
-            spans = [[[0.0 if not np.isfinite(v[0]) else min(v[0], 1.0)] for v in span] for span in spans]
-            axes.errorbar(
-                row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], fmt=mark, color=colour, label=row["label"],
-                elinewidth=0.8, markeredgecolor="white", markeredgewidth=0.4,
+        for (stage, colour), group in _by_stage(rows).items():
+            axes.plot(
+                [r["volatile"] for r in group], [r["persistent"] for r in group], color=colour, linewidth=0.7, alpha=0.6, zorder=1
             )  # fmt: skip
+            for row in group:
+                spans = [
+                    [[max(0.0, row[c] - row[f"{c} low"])], [max(0.0, row[f"{c} high"] - row[c])]]
+                    for c in reversed(CLASSES)
+                ]
+                spans = [[[0.0 if not np.isfinite(v[0]) else min(v[0], 1.0)] for v in span] for span in spans]
+                axes.errorbar(
+                    row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], color=colour, elinewidth=0.8,
+                    fmt=_HALF_LIVES.get(row["arm"].rpartition(" ")[2], "o"), label=stage if row is group[0] else "_",
+                    markeredgecolor="white", markeredgewidth=0.4,
+                )  # fmt: skip
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel("accuracy, volatile facts")
@@ -189,8 +207,8 @@ def selection(evidence: Evidence) -> Plot:
     return Plot(
         "selection",
         "What lasts against what changes",
-        "Accuracy on facts written once and on facts rewritten all the time; 95% intervals over seeds. Triangles: short and "
-        "long initial half-lives. Up and to the right is better at both.",
+        "Accuracy on facts written once and on facts rewritten all the time; 95% intervals over seeds. Triangles down, circles and "
+        "triangles up: short, middle and long initial half-lives of one stage. Up and to the right is better at both.",
         f"Scatter of {len(data)} arms. Best at both: {best['arm']}, persistent {best['persistent']:.2f}, volatile "
         f"{best['volatile']:.2f}.",
         figure,
