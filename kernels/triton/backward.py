@@ -3,7 +3,8 @@
     dU = A^T do + (exp(G_C - G) k) dS';   dS = exp(G_C) dS' + (exp(G) q)^T do - W^T dU        (do carries the scale)
 
 It writes dS' (the gradient that leaves each chunk) and dU; `gradients.py` then treats all chunks at once. One program per
-(batch, head, tile of V): value tiles are independent, as in the forward pass.
+(batch, head, tile of V): value tiles are independent, as in the forward pass. Where heads are few, one per (batch, head,
+segment, tile of V), with the gradients that enter the segments from `segments.py`.
 """
 
 # Triton gives these operators their meaning: pyright reads plain Python
@@ -17,19 +18,29 @@ from mnemolab.kernels.triton.tiles import load_factors, load_gate, load_rows, mm
 __all__ = ["backward_kernel"]
 
 
-@triton.jit(do_not_specialize=["T", "H", "NT", "scale"])
+@triton.jit(do_not_specialize=["T", "H", "NT", "span", "scale"])
 def backward_kernel(
     q_ptr, k_ptr, g_ptr, o_ptr, do_ptr, den_ptr, W_ptr, A_ptr, Q_ptr, K_ptr, G_ptr,
     dsT_ptr, dzT_ptr, D_ptr, dU_ptr, dz_ptr, dr_ptr, dden_ptr, ds0_ptr, dz0_ptr,
-    sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, T, H, NT, scale,
+    sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, T, H, NT, span, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, C: tl.constexpr,
-    DECAY: tl.constexpr, ERASE: tl.constexpr, NORM: tl.constexpr,
+    DECAY: tl.constexpr, ERASE: tl.constexpr, NORM: tl.constexpr, SEGMENTED: tl.constexpr,
     P_STATE: tl.constexpr, P_SMALL: tl.constexpr, P_SUM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    """SEGMENTED: segments are of `span` chunks, dsT (BH, NS, BK, FV) and dzT (BH, NS, BK) enter them."""
     NV: tl.constexpr = FV // BV
     pid = tl.program_id(0)
     iv = pid % NV
-    bh = (pid // NV).to(tl.int64)
+    if SEGMENTED:
+        NS = tl.cdiv(NT, span)
+        at = (pid // NV).to(tl.int64)
+        bh = at // NS
+        first = (pid // NV) % NS * span
+        stop = tl.minimum(first + span, NT)
+    else:
+        bh = (pid // NV).to(tl.int64)
+        first = 0
+        stop = NT
     b = bh // H
     h = bh % H
     d = tl.arange(0, BK)
@@ -38,14 +49,18 @@ def backward_kernel(
     wide = bh - bh  # an int64 zero: offsets past 2^31 must not wrap
     inside = (d < K)[:, None] & (c < V)[None, :]
     ds = tl.zeros((BK, BV), tl.float32)
-    if dsT_ptr is not None:
+    if SEGMENTED:
+        ds = tl.load(dsT_ptr + at * (BK * FV) + d[:, None] * FV + c[None, :])
+    elif dsT_ptr is not None:
         ds = tl.load(dsT_ptr + bh * (K * V) + d[:, None] * V + c[None, :], mask=inside, other=0.0).to(tl.float32)
     if NORM:
         dz = tl.zeros((BK,), tl.float32)
-        if dzT_ptr is not None:
+        if SEGMENTED:
+            dz = tl.load(dzT_ptr + at * BK + d)
+        elif dzT_ptr is not None:
             dz = tl.load(dzT_ptr + bh * K + d, mask=d < K, other=0.0).to(tl.float32)
-    for m in tl.range(0, NT, num_stages=STAGES):
-        n = NT - 1 - m
+    for m in tl.range(0, stop - first, num_stages=STAGES):
+        n = stop - 1 - m
         chunk = bh * NT + n
         row0 = wide + n * C
         t = n * C + i
@@ -107,8 +122,13 @@ def backward_kernel(
         ds += grown
         if ERASE:
             ds -= mm(tl.trans(W), du, P_STATE)
+    ends = tl.where(iv == 0, K, 0)
+    if SEGMENTED:
+        reach = tl.where(first == 0, K, 0)
+        inside = inside & (d < reach)[:, None]
+        ends = tl.minimum(ends, reach)
     if ds0_ptr is not None:
         tl.store(ds0_ptr + bh * (K * V) + d[:, None] * V + c[None, :], ds, mask=inside)
     if NORM:  # noqa: SIM102 (a constant first: the second is not even compiled)
         if dz0_ptr is not None:
-            tl.store(dz0_ptr + bh * K + d, dz, mask=d < tl.where(iv == 0, K, 0))
+            tl.store(dz0_ptr + bh * K + d, dz, mask=d < ends)

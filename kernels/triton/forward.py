@@ -1,4 +1,5 @@
-"""Second kernel of the forward pass: the recurrence over chunks, one program per (batch, head, tile of V).
+"""Second kernel of the forward pass: the recurrence over chunks, one program per (batch, head, tile of V), or where heads are
+few per (batch, head, segment, tile of V), with the states that enter the segments from `segments.py`.
 
 Only two products per chunk depend on the previous chunk (W S and k^T U), since `prepare.py` has solved the chunk. Value
 tiles are independent of each other. Without erase and per-channel decay nothing needs preparing: A is formed here.
@@ -25,22 +26,33 @@ from mnemolab.kernels.triton.tiles import (
 __all__ = ["forward_kernel"]
 
 
-@triton.jit(do_not_specialize=["T", "H", "NT", "scale", "eps"])
+@triton.jit(do_not_specialize=["T", "H", "NT", "span", "scale", "eps"])
 def forward_kernel(
     q_ptr, k_ptr, v_ptr, g_ptr, w_ptr, s0_ptr, z0_ptr,
     W_ptr, A_ptr, X_ptr, Q_ptr, K_ptr, G_ptr,
     o_ptr, sT_ptr, zT_ptr, S_ptr, U_ptr, den_ptr, z_ptr, r_ptr,
-    sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, sv_b, sv_t, sv_h, T, H, NT, scale, eps,
+    sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, sv_b, sv_t, sv_h, T, H, NT, span, scale, eps,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, C: tl.constexpr,
     DECAY: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, NORM: tl.constexpr, SAVE: tl.constexpr,
+    SEGMENTED: tl.constexpr,
     P_NATIVE: tl.constexpr, P_STATE: tl.constexpr, P_SMALL: tl.constexpr, P_SUM: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Writes o, the final state, and with SAVE the state before each chunk, U, and what `normalize` needs again."""
+    """Writes o, the final state, and with SAVE the state before each chunk, U, and what `normalize` needs again. SEGMENTED: segments
+    are of `span` chunks, s0 (BH, NS, BK, FV) and z0 (BH, NS, BK) enter them."""
     NV: tl.constexpr = FV // BV
     pid = tl.program_id(0)
     iv = pid % NV
-    bh = (pid // NV).to(tl.int64)
+    if SEGMENTED:
+        NS = tl.cdiv(NT, span)
+        at = (pid // NV).to(tl.int64)
+        bh = at // NS
+        first = (pid // NV) % NS * span
+        stop = tl.minimum(first + span, NT)
+    else:
+        bh = (pid // NV).to(tl.int64)
+        first = 0
+        stop = NT
     b = bh // H
     h = bh % H
     d = tl.arange(0, BK)
@@ -49,13 +61,17 @@ def forward_kernel(
     wide = bh - bh  # an int64 zero: offsets past 2^31 must not wrap
     inside = (d < K)[:, None] & (c < V)[None, :]
     s = tl.zeros((BK, BV), tl.float32)
-    if s0_ptr is not None:
+    if SEGMENTED:
+        s = tl.load(s0_ptr + at * (BK * FV) + d[:, None] * FV + c[None, :])
+    elif s0_ptr is not None:
         s = tl.load(s0_ptr + bh * (K * V) + d[:, None] * V + c[None, :], mask=inside, other=0.0).to(tl.float32)
     if NORM:
         z = tl.zeros((BK,), tl.float32)
-        if z0_ptr is not None:
+        if SEGMENTED:
+            z = tl.load(z0_ptr + at * BK + d)
+        elif z0_ptr is not None:
             z = tl.load(z0_ptr + bh * K + d, mask=d < K, other=0.0).to(tl.float32)
-    for n in tl.range(0, NT, num_stages=STAGES):
+    for n in tl.range(first, stop, num_stages=STAGES):
         chunk = bh * NT + n
         row0 = wide + n * C
         t = n * C + i
@@ -128,6 +144,11 @@ def forward_kernel(
             s = s * total + mm(tl.trans(k), u * after[:, None], P_STATE)
         if DECAY == 2:
             s = s * gc[:, None] + mm(tl.trans(k), u, P_STATE)
+    ends = tl.where(iv == 0, K, 0)
+    if SEGMENTED:
+        reach = tl.where(stop == NT, K, 0)
+        inside = inside & (d < reach)[:, None]
+        ends = tl.minimum(ends, reach)
     tl.store(sT_ptr + bh * (K * V) + d[:, None] * V + c[None, :], s, mask=inside)
     if NORM:
-        tl.store(zT_ptr + bh * K + d, z, mask=d < tl.where(iv == 0, K, 0))
+        tl.store(zT_ptr + bh * K + d, z, mask=d < ends)

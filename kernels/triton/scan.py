@@ -1,9 +1,11 @@
 """The memory recurrence as two Triton launches a direction, and its autograd function.
 
 Forward: `prepare.py` solves all chunks at once, `forward.py` carries the state through them (alone when there is nothing
-to solve). Backward: `backward.py` carries the state's gradient, `gradients.py` treats all chunks at once.
+to solve). Backward: `backward.py` carries the state's gradient, `gradients.py` treats all chunks at once. Where heads are few,
+two more launches a direction (`segments.py`) let the recurrence run on many parts of a sequence at once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,7 +20,9 @@ from mnemolab.kernels.triton.backward import backward_kernel
 from mnemolab.kernels.triton.forward import forward_kernel
 from mnemolab.kernels.triton.gradients import gradient_kernel
 from mnemolab.kernels.triton.launch import addresses, launch, specialisation
+from mnemolab.kernels.triton.parts import backward_parts, kept_parts, segment_parts
 from mnemolab.kernels.triton.prepare import prepare_kernel
+from mnemolab.kernels.triton.segments import carry_back_kernel, carry_kernel, combine_kernel
 from mnemolab.kernels.triton.table import Config, choose, interpreted, padded
 from mnemolab.kernels.triton.workspace import Layout
 
@@ -48,11 +52,25 @@ class Geometry:
     def NT(self) -> int:
         return -(-self.T // self.config.C)
 
+    @property
+    def span(self) -> int:
+        """Chunks of a segment; the last may have fewer."""
+        return -(-self.NT // self.config.segments)
+
+    @property
+    def segments(self) -> int:
+        """At most as many as the table wants: none is empty."""
+        return 1 if self.config.segments == 1 else -(-self.NT // self.span)
+
     def layout(self, what: str) -> Layout:
-        """What lies where in the workspace of a forward pass (`saved` for a backward pass, or `forward`) or a `backward`."""
+        """What lies where in the workspace of a forward pass (`saved` for a backward pass, or `forward`), of a
+        `backward` pass, or between the launches for `segments`."""
         found = self.layouts.get(what)
         if found is None:
-            parts = backward_parts(self) if what == "backward" else kept_parts(self, what == "saved")
+            if what == "segments":
+                parts = segment_parts(self)
+            else:
+                parts = backward_parts(self) if what == "backward" else kept_parts(self, what == "saved")
             found = self.layouts[what] = Layout(parts)
         return found
 
@@ -79,7 +97,7 @@ def _geometry(
     sizes: tuple[int, ...], decay: int, erase: int, write: int, normalize: bool, scale: float, dtype: torch.dtype
 ) -> Geometry:
     B, T, H, K, V = sizes
-    config = choose(dtype, B * H, K, V, decay, erase)
+    config = choose(dtype, B * H, T, K, V, decay, erase)
     return Geometry(B, T, H, K, V, decay, erase, write, normalize, scale, config)
 
 
@@ -99,51 +117,36 @@ def strides(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2)
 
 
-def kept_parts(geo: Geometry, save: bool) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """What the forward pass computes on the way and, with `save`, leaves for the backward pass, by the names of `prepare.py`
-    and `forward.py`: shape, heads first so that the chunks of one head lie together, and dtype."""
-    P, wide = geo.config.precision, torch.float32
-    at = (geo.B * geo.H, geo.NT)
-    C, BK, FV = geo.config.C, padded(geo.K), padded(geo.V)
-    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-    if geo.prepares:
-        found["A"] = (*at, C, C), P.decayed
-    if geo.erase:
-        found["W"], found["X"] = ((*at, C, BK), P.store), ((*at, C, C), P.decayed)
-    if geo.decay == 1 and geo.erase:
-        found["G"] = (*at, 3, C), wide
-    if geo.decay == 2:
-        found["Q"] = found["K"] = (*at, C, BK), P.decayed
-        found["G"] = (*at, BK), wide
-    if save:
-        found["S"] = (*at, BK, FV), P.store
-        if geo.erase:
-            found["U"] = (*at, C, FV), P.store
-        if geo.normalize:
-            found["den"], found["r"], found["z"] = ((*at, C), wide), ((*at, C), wide), ((*at, BK), wide)
-    return found
-
-
-def backward_parts(geo: Geometry) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """What `backward.py` leaves for `gradients.py`."""
-    P, wide = geo.config.precision, torch.float32
-    at = (geo.B * geo.H, geo.NT)
-    C, BK, FV = geo.config.C, padded(geo.K), padded(geo.V)
-    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"D": ((*at, BK, FV), P.store)}
-    if geo.erase:
-        found["dU"] = (*at, C, FV), P.store
-    if geo.normalize:
-        found["dz"], found["dden"] = ((*at, BK), wide), ((*at, C), wide)
-        if geo.erase:
-            found["dr"] = (*at, C), wide
-    return found
-
-
 def new_like(x: Tensor | None) -> Tensor | None:
     """An empty contiguous tensor of x's shape, dtype and device."""
     if x is None:
         return None
-    return torch.empty_like(x) if x.is_contiguous() else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    # on the meta device empty_like would import SymPy, half a second and more of a first call
+    alike = x.is_contiguous() and not x.is_meta
+    return torch.empty_like(x) if alike else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def between_segments(geo: Geometry, device: torch.device, ready: bool) -> tuple[Tensor, Mapping[str, Any]]:
+    """Memory for one direction's launches of `segments.py`, and its parts: addresses if the kernels are `ready`."""
+    layout = geo.layout("segments")
+    memory = layout.empty(device)
+    return memory, layout.addresses(memory.data_ptr()) if ready else layout.views(memory)
+
+
+def combine(
+    geo: Geometry, made: dict, state: Any, norm: Any, transitions: Any, between: Mapping[str, Any], reverse: bool
+) -> None:
+    """From what `carry_kernel` left to what enters every segment; `state` and `norm` enter the first, or in reverse the last."""
+    config, BK, FV = geo.config, padded(geo.K), padded(geo.V)
+    launch(
+        made, combine_kernel, geo.B * geo.H * (FV // config.CV),
+        (state, norm, between["L"], between["Lz"], transitions, between["E"], between["Ez"], geo.NT, geo.span),
+        lambda: {
+            "K": geo.K, "V": geo.V, "BK": BK, "FV": FV, "CV": config.CV, "DECAY": geo.decay, "ERASE": geo.erase,
+            "NORM": geo.normalize, "REVERSE": reverse, "STAGES": config.combine_stages,
+        },
+        config.combine_warps, config.combine_stages,
+    )  # fmt: skip
 
 
 def run_forward(
@@ -163,14 +166,16 @@ def run_forward(
     norm = torch.empty((B, H, K), dtype=torch.float32, device=q.device) if geo.normalize else None
     key = (q.get_device(), save, specialisation(q, k, v, log_decay, erase, write, state0, norm0))
     made = geo.known.get(key) if plan is None else plan
+    ready = bool(made)
     given: Any = (q, k, v, log_decay, erase, write, state0, norm0, o, state, norm)
-    if not made:
+    if not ready:
         if made is None and q.is_cuda and not interpreted():
             compile_ahead(geo, q, k, v, log_decay, erase, write, state0, norm0, save)
         made, part = {} if made is None else made, layout.views(work)
     else:
         given, part = addresses(*given), layout.addresses(work.data_ptr())
     q_, k_, v_, g_, e_, w_, s_, z_, o_, state_, norm_ = given
+    segments = geo.segments
     if geo.prepares:
         launch(
             made, prepare_kernel, BH * NT,
@@ -184,16 +189,35 @@ def run_forward(
             },
             config.prepare_warps, 1,
         )  # fmt: skip
+    if segments > 1:
+        _memory, between = between_segments(geo, q.device, ready)
+        launch(
+            made, carry_kernel,
+            BH * ((segments - 1) * (FV // config.BV) + (segments - 2) * -(-BK // config.BV) * (geo.erase > 0)),
+            (
+                k_, v_, g_, w_, s_, z_, part["W"], part["X"], part["K"], part["G"], between["L"], between["Lz"], part["M"],
+                *strides(k), *strides(v), T, H, NT, geo.span,
+            ),
+            lambda: {
+                "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C,
+                "DECAY": geo.decay, "ERASE": geo.erase, "WRITE": geo.write, "NORM": geo.normalize,
+                "P_STATE": P.state, "P_SMALL": P.small, "P_SUM": P.sums, "STAGES": config.recurrence_stages,
+            },
+            config.recurrence_warps, config.recurrence_stages,
+        )  # fmt: skip
+        combine(geo, made, s_, z_, part["M"], between, reverse=False)
+        s_, z_ = between["E"], between["Ez"]
     launch(
-        made, forward_kernel, BH * (FV // config.BV),
+        made, forward_kernel, BH * segments * (FV // config.BV),
         (
             q_, k_, v_, g_, w_, s_, z_, part["W"], part["A"], part["X"], part["Q"], part["K"], part["G"],
             o_, state_, norm_, part["S"], part["U"], part["den"], part["z"], part["r"],
-            *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale, EPSILON,
+            *strides(q), *strides(k), *strides(v), T, H, NT, geo.span, geo.scale, EPSILON,
         ),
         lambda: {
             "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C,
             "DECAY": geo.decay, "ERASE": geo.erase, "WRITE": geo.write, "NORM": geo.normalize, "SAVE": save,
+            "SEGMENTED": segments > 1,
             "P_NATIVE": P.native, "P_STATE": P.state, "P_SMALL": P.small, "P_SUM": P.sums, "STAGES": config.recurrence_stages,
         },
         config.recurrence_warps, config.recurrence_stages,
@@ -220,25 +244,44 @@ def run_backward(
     dz0 = None if dtypes[1] is None else torch.empty((B, H, K), dtype=dtypes[1], device=q.device)
     key = (q.get_device(), specialisation(q, k, v, log_decay, erase, write, do, dstate, dnorm), dtypes)
     made = geo.known.get(key) if plan is None else plan
+    ready = bool(made)
     given: Any = (
         q, k, v, log_decay, erase, write, o, do, dstate, dnorm, dq, dk, dv, dg, de, dw, ds0, dz0,
     )  # fmt: skip
-    if not made:
+    if not ready:
         made = {} if made is None else made
         kept, part = saved.views(work), layout.views(passed)
     else:
         given = addresses(*given)
         kept, part = saved.addresses(work.data_ptr()), layout.addresses(passed.data_ptr())
     q_, k_, v_, g_, e_, w_, o_, do_, dstate_, dnorm_, dq_, dk_, dv_, dg_, de_, dw_, ds0_, dz0_ = given
+    segments = geo.segments
+    if segments > 1:
+        _memory, between = between_segments(geo, q.device, ready)
+        launch(
+            made, carry_back_kernel, BH * (segments - 1) * (FV // config.BV),
+            (
+                q_, k_, g_, o_, do_, kept["den"], kept["W"], kept["A"], kept["Q"], kept["K"], kept["G"],
+                dstate_, dnorm_, between["L"], between["Lz"], *strides(q), *strides(k), T, H, NT, geo.span, geo.scale,
+            ),
+            lambda: {
+                "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C, "DECAY": geo.decay, "ERASE": geo.erase, "NORM": geo.normalize,
+                "P_STATE": P.state, "P_SMALL": P.small, "P_SUM": P.sums, "STAGES": config.recurrence_stages,
+            },
+            config.recurrence_warps, config.recurrence_stages,
+        )  # fmt: skip
+        combine(geo, made, dstate_, dnorm_, kept["M"], between, reverse=True)
+        dstate_, dnorm_ = between["E"], between["Ez"]
     launch(
-        made, backward_kernel, BH * (FV // config.BV),
+        made, backward_kernel, BH * segments * (FV // config.BV),
         (
             q_, k_, g_, o_, do_, kept["den"], kept["W"], kept["A"], kept["Q"], kept["K"], kept["G"],
             dstate_, dnorm_, part["D"], part["dU"], part["dz"], part["dr"], part["dden"], ds0_, dz0_,
-            *strides(q), *strides(k), T, H, NT, geo.scale,
+            *strides(q), *strides(k), T, H, NT, geo.span, geo.scale,
         ),
         lambda: {
             "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C, "DECAY": geo.decay, "ERASE": geo.erase, "NORM": geo.normalize,
+            "SEGMENTED": segments > 1,
             "P_STATE": P.state, "P_SMALL": P.small, "P_SUM": P.sums, "STAGES": config.recurrence_stages,
         },
         config.recurrence_warps, config.recurrence_stages,

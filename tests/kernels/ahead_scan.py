@@ -4,6 +4,7 @@ Run as a program, `python ahead_scan.py`, with TRITON_INTERPRET unset and an emp
 """
 
 import json
+import sys
 import threading
 from typing import Any
 
@@ -58,10 +59,11 @@ if __name__ == "__main__":
     gates = (torch.zeros(B, T, H), torch.zeros(B, T, H), None)
     geo = scan.geometry(q, v, *gates, False, 0.5)
     scan.compile_ahead(geo, q, k, v, *gates, None, None, save=True)
+    symbolic = "sympy" in sys.modules
     o, _, _, work = scan.run_forward(geo, q, k, v, *gates, None, None, save=True)
     scan.run_backward(geo, q, k, v, *gates, work, None, torch.zeros_like(o), None, None, (None, None))
     for thread in threading.enumerate():
         if thread.name.startswith("compile"):
             thread.join()
     jobs = background()
-    print(json.dumps({"events": events, "busy": jobs.busy, "waiting": len(jobs._jobs)}))
+    print(json.dumps({"events": events, "busy": jobs.busy, "waiting": len(jobs._jobs), "sympy": symbolic}))
