@@ -157,6 +157,13 @@ def _said(c: Contrast, kind: str) -> str:
     return text if len(text) < 62 else text[:60] + "…"
 
 
+def _span(row: dict[str, Any], name: str) -> list[list[float]]:
+    """[[below], [above]] of the interval within 0 and 1, for matplotlib; 0 where one seed has none."""
+    low, high = max(row[f"{name} low"], 0.0), min(row[f"{name} high"], 1.0)
+    found = (row[name] - low, high - row[name])
+    return [[max(0.0, v) if np.isfinite(v) else 0.0] for v in found]
+
+
 def _by_stage(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """(name for the legend, colour) -> the rows of a stage, in the arms' order: short, middle, long."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -184,22 +191,21 @@ def selection(evidence: Evidence) -> Plot:
     with paper():
         figure, axes = canvas(PAGE * 0.78, 3.4)
         for (stage, colour), group in _by_stage(rows).items():
-            axes.plot(
-                [r["volatile"] for r in group], [r["persistent"] for r in group], color=colour, linewidth=0.7, alpha=0.6, zorder=1
-            )  # fmt: skip
+            x, y = ([row[c] for row in group] for c in reversed(CLASSES))
+            axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.7, label=stage, zorder=1)
             for row in group:
-                spans = [
-                    [[max(0.0, row[c] - row[f"{c} low"])], [max(0.0, row[f"{c} high"] - row[c])]]
-                    for c in reversed(CLASSES)
-                ]
-                spans = [[[0.0 if not np.isfinite(v[0]) else min(v[0], 1.0)] for v in span] for span in spans]
+                spans = [_span(row, c) for c in reversed(CLASSES)]
                 axes.errorbar(
                     row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], color=colour, elinewidth=0.8,
-                    fmt=_HALF_LIVES.get(row["arm"].rpartition(" ")[2], "o"), label=stage if row is group[0] else "_",
+                    fmt=_HALF_LIVES.get(row["arm"].rpartition(" ")[2], "o"), label="_",
                     markeredgecolor="white", markeredgewidth=0.4,
                 )  # fmt: skip
-        axes.set_xlim(-0.02, 1.02)
-        axes.set_ylim(-0.02, 1.02)
+        seen = {
+            c: [row[c] + (sign * _span(row, c)[up][0]) for row in rows for up, sign in enumerate((-1, 1))]
+            for c in CLASSES
+        }
+        for c, limit in zip(reversed(CLASSES), (axes.set_xlim, axes.set_ylim), strict=True):
+            limit(max(-0.02, min(seen[c]) - 0.06), min(1.02, max(seen[c]) + 0.06))
         axes.set_xlabel("accuracy, volatile facts")
         axes.set_ylabel("accuracy, persistent facts")
         legend_above(figure, axes)
