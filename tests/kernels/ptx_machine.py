@@ -89,8 +89,8 @@ class Block:
             text = "0"
         if "_param_" in text:  # its address: its number
             text = text.rsplit("_", 1)[1]
-        # 0f precedes the bits of a float, 0x those of an integer
-        number = int(text[2:], 16) if re.match("0[fx]", text) else int(text)  # noqa: FURB166 (two prefixes)
+        # 0f precedes the bits of a float, 0x those of an integer, which U may end
+        number = int(text[2:].rstrip("U"), 16) if re.match("0[fx]", text) else int(text)  # noqa: FURB166 (two prefixes)
         return np.full(self.threads, number & (2**64 - 1), np.uint64)
 
     def put(self, name, value, width=32):

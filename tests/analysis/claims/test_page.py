@@ -181,7 +181,7 @@ def test_page_in_a_browser(html, folder, tmp_path, width, browser):
     assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def test_results_page_is_written_from_the_files(folder):
+def test_results_page_is_written_from_the_files(folder, html):
     objects, methods = read_claims(folder)
     text = results(objects, methods)
     assert (folder / "report" / "results.md").read_text() == text
