@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,10 @@ def forest(verdict: Verdict) -> Plot:
     ]
     rows = [(c, kind) for c, kind in rows if c.n]
     with paper():
-        figure, axes = canvas(PAGE * 0.9, 0.65 + 0.23 * max(1, len(rows)))
+        names = [_said(c, kind) for c, kind in rows]
+        figure, axes = canvas(
+            PAGE * 0.9, 0.65 + (0.31 if any("\n" in name for name in names) else 0.23) * max(1, len(rows))
+        )
         axes.axvline(0, color="#999999", linewidth=0.7, zorder=1)
         for at, (c, kind) in enumerate(rows):
             own = kind == "contrast"
@@ -127,7 +131,7 @@ def forest(verdict: Verdict) -> Plot:
             axes.plot(c.effect, at, _MARKS[c.outcome], color=colour, markerfacecolor=face, markersize=4.5, zorder=4)
             for bound in _bounds(c):
                 axes.plot([bound, bound], [at - 0.32, at + 0.32], color="#cc79a7", linewidth=1.4, zorder=2)
-        axes.set_yticks(range(len(rows)), [_said(c, kind) for c, kind in rows])
+        axes.set_yticks(range(len(rows)), names)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel(f"effect ({verdict.claim.unit})")
         axes.grid(axis="y", visible=False)
@@ -153,8 +157,7 @@ def _bounds(c: Contrast) -> tuple[float, ...]:
 
 
 def _said(c: Contrast, kind: str) -> str:
-    text = c.name if kind == "contrast" else f"{kind}: {c.name}"
-    return text if len(text) < 62 else text[:60] + "…"
+    return "\n".join(wrap(c.name if kind == "contrast" else f"{kind}: {c.name}", 58))
 
 
 def _span(row: dict[str, Any], name: str) -> list[list[float]]:
@@ -214,7 +217,7 @@ def selection(evidence: Evidence) -> Plot:
         "selection",
         "What lasts against what changes",
         "Accuracy on facts written once and on facts rewritten all the time; 95% intervals over seeds. Triangles down, circles and "
-        "triangles up: short, middle and long initial half-lives of one stage. Up and to the right is better at both.",
+        "triangles up, joined within a stage: short, middle and long initial half-lives; a circle by itself: no decay. Up and to the right is better at both.",
         f"Scatter of {len(data)} arms. Best at both: {best['arm']}, persistent {best['persistent']:.2f}, volatile "
         f"{best['volatile']:.2f}.",
         figure,

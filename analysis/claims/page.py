@@ -99,7 +99,13 @@ def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
         ("twins", "A/A: an arm against itself under other seeds"),
     ):
         if row[name]:
-            frame = pd.DataFrame([c | {"interval": _between(c["low"], c["high"])} for c in row[name]])
+            frame = pd.DataFrame(
+                [
+                    # at a margin of 0 there is nothing to find
+                    c | {"interval": _between(c["low"], c["high"]), "power": c["power"] if c["margin"] else None}
+                    for c in row[name]
+                ]
+            )
             tables.append(
                 report.rows_table(
                     caption, _numeric(frame.drop(columns="p").rename(columns=_CONTRAST)[list(_CONTRAST.values())])
@@ -202,7 +208,7 @@ def _methods_text(methods: Mapping[str, Any]) -> list[str]:
         "Tests: " + "; ".join(f"{name}: {said}" for name, said in TESTS.items()) + ".",
         (
             f"A/A contrasts (an arm against itself, trained with disjoint seeds) that the rules call supported: {rate}; at most 10% "
-            "are to be. Power is that of the margin, at the spread that was seen; the seeds that would decide assume effect and "
+            "are to be. Power is that of the margin, at the spread that was seen, and left out where the margin is 0; the seeds that would decide assume effect and "
             "spread as seen and ask for 80% power."
         ),
         (

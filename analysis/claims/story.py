@@ -1,5 +1,5 @@
 """Figures of docs/lineage.md: for each step of the lineage, the curve where the stage before fails and the next does not; and
-two of the whole of it, recall against state and what lasts against what changes.
+three of the whole of it, recall against state, what lasts against what changes, and the worked example.
 
     python -m mnemolab.analysis.claims.story [--tier quick] [--runs claims/quick/runs] [--out docs/figures/lineage]
 
@@ -101,8 +101,14 @@ def _frontier(evidence: Evidence) -> Plot:
     return replace(FIGURES["frontier"](study_of(runs))[0], name="frontier")
 
 
+def _worked_example(evidence: Evidence) -> Plot:
+    """What every stage answers after a record was updated."""
+    runs = [run for run in evidence.runs("record", "main") if not run.plan.twin]
+    return replace(FIGURES["conditions"](study_of(runs))[0], name="worked-example")
+
+
 # what belongs to no one step
-WHOLE = {"frontier": _frontier, "selection": selection}
+WHOLE = {"frontier": _frontier, "selection": selection, "worked-example": _worked_example}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _draw_all(tier: str, runs: Path, out: Path) -> int:
     """Draw what can be drawn; 1 when nothing could."""
-    planned = plan(dict.fromkeys(step.experiment for step in STEPS), load_tier(tier), load_frozen(tier))
+    names = dict.fromkeys((*(step.experiment for step in STEPS), "record"))
+    planned = plan(names, load_tier(tier), load_frozen(tier))
     evidence = Evidence.of(planned, runs)
     missing: dict[str, str] = {}
     drawn: set[str] = set()

@@ -24,6 +24,7 @@ FIGURES = Registry(
         "retention": Entry(f"{_BEHAVIOUR}:retention_by_lag", "accuracy against lag"),
         "learning": Entry(f"{_BEHAVIOUR}:learning_curves", "validation accuracy against training step"),
         "answers": Entry(f"{_BEHAVIOUR}:answers_by_class", "what was answered: right, stale, another key's, absent"),
+        "conditions": Entry(f"{_ROOM}.conditions:accuracy_by_condition", "accuracy under each condition, run by run"),
         "interference": Entry(
             f"{_ROOM}.indices:interference_indices", "proactive and retroactive indices against controls"
         ),

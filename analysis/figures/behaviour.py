@@ -237,8 +237,8 @@ def answers_by_class(study: Study) -> list[Plot]:
             Plot(
                 f"answers-{task}",
                 f"What was answered ({task})",
-                "Answers by class: right; stale (a value that the key had before); a value of another key; a value never "
-                f"presented; no value at all. Mean over {runs_said(shares)}.",
+                "Answers by class: right; stale (a value that the key had before); a value of another key; absent, a value never "
+                f"presented or a wrong verdict (higher, lower, none); no value at all. Mean over {runs_said(shares)}.",
                 f"Stacked bars of answer classes. {extremes(shares[shares['outcome'] == 'correct'], 'right answers')}",
                 figure,
                 shares,

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mnemolab.analysis.figures import FIGURES, claim_summary, make, save
+from mnemolab.analysis.figures import FIGURES, NotApplicable, claim_summary, make, save
 from mnemolab.analysis.figures import gates as inside
 from mnemolab.analysis.figures.behaviour import retention_by_lag
 from mnemolab.analysis.records import Study
@@ -87,6 +87,23 @@ def test_query_order_shows_what_reading_cost_where_it_can():
     plot = FIGURES["query-order"](study_of(both))[0]
     assert plot.data["mean"].tolist() == [0, 0, -1, -1] and "saved state" in plot.caption
     assert FIGURES["query-order"](study_of(read))[0].data["mean"].tolist() == [1, 1, 0, 0]
+
+
+def test_every_condition_has_a_panel_and_every_run_a_mark():
+    def of(arm, run_id, right):
+        condition = np.tile(["fresh", "rebound"], 120)
+        return rows(arm=arm, stage=arm, run_id=run_id, condition=condition, correct=condition == right)
+
+    study = study_of(pd.concat([of("kda", "a", "fresh"), of("kda", "b", "rebound"), of("deltanet", "c", "fresh")]))
+    plot = FIGURES["conditions"](study)[0]
+    assert [axes.get_title("left") for axes in plot.figure.axes] == ["fresh", "rebound"]
+    table = plot.data.set_index(["arm", "condition"])
+    assert table.loc[("kda", "fresh"), ["mean", "least", "most", "runs"]].tolist() == [0.5, 0.0, 1.0, 2]
+    assert table.loc[("deltanet", "rebound"), "mean"] == 0.0
+    marks = [sorted(line.get_xdata()) for line in plot.figure.axes[0].lines if line.get_marker() == "|"]
+    assert marks == [[1.0], [0.0, 1.0]]  # in the order of the lineage
+    with pytest.raises(NotApplicable, match="one condition"):
+        FIGURES["conditions"](study_of(rows(condition="fresh", correct=True)))
 
 
 def test_retention_by_writes_lies_over_the_oracle():

@@ -126,7 +126,7 @@ ARCHITECTURE = (
         placebo="KDA with its memory wiped just before the last update of what is asked, by the same bars",
         experiment=("record",),
         judge=f"{_J}.forgetting:record_update",
-        figure="main/answers",
+        figure="main/conditions",
     ),
     Claim(
         id="directed-forgetting",
