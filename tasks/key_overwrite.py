@@ -20,7 +20,8 @@ from mnemolab.tasks.vocabulary import Vocabulary
 __all__ = ["KeyOverwrite"]
 
 _ASKS = ("latest", "first", "previous", "mixed")
-_CONTROLS = (True, False, "equal")
+_CONTROLS = (True, False, "equal", "one")
+_NO_NEW_KEYS = ("equal", "one")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class KeyOverwrite(Task):
     previous is asked) and the other bindings go to another key, so the same slots, values, lags and queries test a key that
     was never rebound (`condition` control; `paired_versions` is the number of bindings that its twin has). With `control` true
     that other key is a new one, so a control binds up to K more keys than its twin; with `equal` it is an unasked key that
-    the twin binds too, one for each rebound key as far as there are unasked keys: both then bind the same keys.
+    the twin binds too, one for each rebound key as far as there are unasked keys: both then bind the same keys, but more
+    different ones after an asked binding in the control. With `one` a single asked key is relieved so, the one of most versions
+    (of several, the first drawn): its query alone is `control`, the others of that sequence are fresh and rebound as in the twin.
     """
 
     name: ClassVar[str] = "key_overwrite"
@@ -54,8 +57,10 @@ class KeyOverwrite(Task):
         "any", "distance from the binding before to the one asked for", choices=GAPS
     )
     ask: Literal["latest", "first", "previous", "mixed"] = setting("latest", "which value is asked", choices=_ASKS)
-    control: bool | Literal["equal"] = setting(
-        True, "every second example is the control of the one before; equal: it binds no more keys", choices=_CONTROLS
+    control: bool | Literal["equal", "one"] = setting(
+        True,
+        "every second example is the control of the one before; equal: it binds no more keys; one: nor relieves more than one",
+        choices=_CONTROLS,
     )
     key_vocabulary: int = setting(24, "key tokens", low=1)
     value_vocabulary: int = setting(128, "value tokens", low=2)
@@ -68,11 +73,12 @@ class KeyOverwrite(Task):
                 f"lags={self.lags} must be at least keys={self.keys}: each binding asked for has its own slot"
             )
         rebound, left = rebound_keys(self.keys, self.versions)[1], self._left
-        if self.control == "equal" and rebound and left < 1:
+        if self.control in _NO_NEW_KEYS and rebound and left < 1:
+            each = f"({self.lags + rebound - left} give every rebound key an unasked key of its own) "
             raise BadRequest(
-                f"control=equal needs an unasked key to take older bindings, but keys={self.keys}, versions={self.versions}, "
-                f"lags={self.lags}, ask={self.ask} leave it no slot; raise lags to {self.lags + 1 - left} or more "
-                f"({self.lags + rebound - left} give every rebound key an unasked key of its own) or set control=true"
+                f"control={self.control} needs an unasked key to take older bindings, but keys={self.keys}, "
+                f"versions={self.versions}, lags={self.lags}, ask={self.ask} leave it no slot; raise lags to "
+                f"{self.lags + 1 - left} or more {each if self.control == 'equal' else ''}or set control=true"
             )
         for name, needed in (("key_vocabulary", self._key_tokens), ("value_vocabulary", self.writes)):
             if getattr(self, name) < needed:
@@ -115,7 +121,7 @@ class KeyOverwrite(Task):
 
     @property
     def _key_tokens(self) -> int:
-        return self.keys * (1 if self.control in (False, "equal") else 2) + self._others
+        return self.keys * (1 if self.control in (False, *_NO_NEW_KEYS) else 2) + self._others
 
     @property
     def _cue(self) -> int:
@@ -164,7 +170,13 @@ class KeyOverwrite(Task):
 
         target = _of(slots, number)
         # a control keeps the binding asked for, and the one that makes it "previous"; the rest go to a key not asked
-        control = (random.twin == 1)[:, None]
+        control = (random.twin == 1)[:, None].expand_as(counts)
+        if self.control == "one":
+            # the others keep theirs: relieved too, they would spread more keys over the slots after the binding asked for.
+            # A tie goes to the key drawn first, told apart here and not by argmax, so that every device agrees
+            nth_key = torch.arange(self.keys, device=random.device)
+            most = (counts * self.keys - nth_key).argmax(1, keepdim=True)
+            control = control & (nth_key == most)
         nth = torch.arange(self.versions, device=random.device)
         newest = (ask == 2)[..., None] & (nth == counts[..., None] - 1)
         kept = (nth == number[..., None]) | newest | ~control[..., None]
@@ -172,7 +184,7 @@ class KeyOverwrite(Task):
         holder = key[..., None].expand_as(slots)
         if self.control:
             giving = ((slots >= 0) & ~kept).any(-1)
-            holder = torch.where(kept, holder, self._substitutes(random, keys, counts, giving)[..., None])
+            holder = torch.where(kept, holder, self._substitutes(random, keys, slots, target, giving)[..., None])
         token = torch.full((len(random), writes + 1), -1, dtype=torch.int64, device=random.device)
         token = token.scatter_(1, torch.where(slots < 0, writes, slots).flatten(1), holder.flatten(1))[:, :writes]
         turn = (token < 0).long().cumsum(1).clamp(min=1, max=self._others) - 1
@@ -183,7 +195,8 @@ class KeyOverwrite(Task):
         inputs.scatter_(1, start, token).scatter_(1, start + 1, value)
 
         order = random.permutation("order", self.keys)
-        counts, ask, number, target, key = (x.gather(1, order) for x in (counts, ask, number, target, key))
+        drawn = counts, ask, number, target, key, control
+        counts, ask, number, target, key, control = (x.gather(1, order) for x in drawn)
         mine = mine.gather(1, order[..., None].expand_as(mine))
         context = self.length - self.keys * (cue + 1)
         position = context + torch.arange(1, self.keys + 1, device=random.device) * (cue + 1) - 1
@@ -215,13 +228,19 @@ class KeyOverwrite(Task):
         }
         return assemble(inputs, columns, take(value, others))
 
-    def _substitutes(self, random: Random, keys: Tensor, counts: Tensor, giving: Tensor) -> Tensor:
+    def _substitutes(self, random: Random, keys: Tensor, slots: Tensor, target: Tensor, giving: Tensor) -> Tensor:
         """(B,K) key that takes the bindings which an asked key does not keep in a control; `giving` (B,K) tells who has any."""
-        if self.control != "equal":
+        if self.control not in _NO_NEW_KEYS:
             return keys[:, self.keys : 2 * self.keys]
         # free slots bind the unasked keys in order of time, so only the first `bound` of these occur. Those are dealt out in
         # turn, each to no more asked keys than needed, from a random one on: the early ones would serve more often otherwise
-        bound = (self.writes - counts.sum(1, keepdim=True)).clamp(min=1)
+        bound = (self.writes - (slots >= 0).sum((1, 2))[:, None]).clamp(min=1)
+        if self.control == "one":
+            # one whose own slot comes after the binding asked for would be bound there for the first time in the twin, and again
+            # in the control
+            asked = torch.where(giving, target, 0).sum(1, keepdim=True)
+            earlier = asked - ((slots >= 0) & (slots < asked[..., None])).sum((1, 2))[:, None]
+            bound = torch.where(earlier > 0, earlier, bound)
         turn = giving.cumsum(1) + random.below("substitutes", 1, bound=bound)
         return keys[:, -self._others :].gather(1, turn % bound)
 

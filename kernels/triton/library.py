@@ -1,6 +1,8 @@
 """The scan as operators of torch.library, so that torch.compile(fullgraph=True) takes it as a whole.
 
-`scan.py` calls them only while compiling: eagerly, an autograd function costs a third of an operator's dispatch.
+`scan.py` calls them only while compiling: eagerly, an autograd function costs a third of an operator's dispatch. Sequences are not
+cut into segments here: into how many would be a guard on a length left open, with one compilation each, and an error where it
+has bounds of its own.
 A tensor that a scan does not have is an empty one here, since an operator's results are tensors without exception.
 """
 
@@ -20,7 +22,7 @@ def scan_forward(
     state0: Tensor | None, norm0: Tensor | None, normalize: bool, scale: float,
 ) -> list[Tensor]:  # fmt: skip
     """o, state, norm, the workspace."""
-    geo = geometry(q, v, log_decay, erase, write, normalize, scale)
+    geo = geometry(q, v, log_decay, erase, write, normalize, scale, whole=True)
     gates = [flat(x) for x in (log_decay, erase, write, state0, norm0)]
     with torch.cuda.device_of(q):
         o, state, norm, work = run_forward(geo, rows(q), rows(k), rows(v), *gates, save=True)
@@ -29,7 +31,7 @@ def scan_forward(
 
 @scan_forward.register_fake
 def _(q, k, v, log_decay, erase, write, state0, norm0, normalize, scale):
-    geo = geometry(q, v, log_decay, erase, write, normalize, scale)
+    geo = geometry(q, v, log_decay, erase, write, normalize, scale, whole=True)
     state = q.new_empty(geo.B, geo.H, geo.K, geo.V, dtype=torch.float32)
     norm = q.new_empty(geo.B, geo.H, geo.K, dtype=torch.float32) if normalize else q.new_empty(0)
     o = torch.empty((geo.B, geo.T, geo.H, geo.V), dtype=v.dtype, device=v.device)
@@ -43,7 +45,7 @@ def scan_backward(
     work: Tensor, o: Tensor, do: Tensor | None, dstate: Tensor | None, dnorm: Tensor | None,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of q, k, v, log_decay, erase, write, state0, norm0."""
-    geo = geometry(q, v, log_decay, erase, write, normalize, scale)
+    geo = geometry(q, v, log_decay, erase, write, normalize, scale, whole=True)
     do = torch.zeros(v.shape, dtype=v.dtype, device=v.device) if do is None else do.contiguous()
     dtypes = (None if state0 is None else state0.dtype, None if norm0 is None else norm0.dtype)
     with torch.cuda.device_of(q):

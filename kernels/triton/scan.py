@@ -85,19 +85,20 @@ def kind(gate: Tensor | None) -> int:
 
 def geometry(
     q: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor | None, write: Tensor | None, normalize: bool,
-    scale: float,
+    scale: float, whole: bool = False,
 ) -> Geometry:  # fmt: skip
-    """Kept for eager calls; sizes that torch.compile leaves open cannot be looked up."""
+    """Kept for eager calls; sizes that torch.compile leaves open cannot be looked up. With `whole` the sequence is not cut."""
     sizes = (*q.shape, v.shape[3])
     make = _known_geometry if all(type(n) is int for n in sizes) else _geometry
-    return make(sizes, kind(log_decay), kind(erase), kind(write), normalize, scale, v.dtype)
+    return make(sizes, kind(log_decay), kind(erase), kind(write), normalize, scale, v.dtype, whole)
 
 
 def _geometry(
-    sizes: tuple[int, ...], decay: int, erase: int, write: int, normalize: bool, scale: float, dtype: torch.dtype
-) -> Geometry:
+    sizes: tuple[int, ...], decay: int, erase: int, write: int, normalize: bool, scale: float, dtype: torch.dtype,
+    whole: bool = False,
+) -> Geometry:  # fmt: skip
     B, T, H, K, V = sizes
-    config = choose(dtype, B * H, T, K, V, decay, erase)
+    config = choose(dtype, B * H, 0 if whole else T, K, V, decay, erase)
     return Geometry(B, T, H, K, V, decay, erase, write, normalize, scale, config)
 
 

@@ -68,7 +68,8 @@ def carry_kernel(
         token = (b * T + row0) * H + h
         v = load_rows(v_ptr + b * sv_b + row0 * sv_t + h * sv_h, t, c, sv_t, T, width)
         if WRITE == 1:
-            w = load_gate(w_ptr + token, t, H, T)
+            # M knows no write: a NaN in one is not to reach it by way of 0 * NaN
+            w = load_gate(w_ptr + token, t, H, tl.where(moves, 0, T))
             v = v.to(tl.float32) * w[:, None]
         if WRITE == 2:
             v = v.to(tl.float32) * load_rows(w_ptr + token * V, t, c, H * V, T, width).to(tl.float32)
@@ -277,9 +278,11 @@ def combine_kernel(
                 M = tl.load(M_ptr + (at - bh) * (BK * BK) + d[:, None] * BK + d[None, :])
             else:
                 M = tl.load(M_ptr + (at - bh) * (BK * BK) + d[None, :] * BK + d[:, None])
-            s = mm(s, M, "tf32x3")
+            # a column of the state that is 0 stays 0 where M overflowed; NaN is not 0
+            live = tl.sum(tl.where(s != 0.0, 1, 0), axis=1) > 0
+            s = tl.where(live[:, None], mm(s, M, "tf32x3"), 0.0)
             if NORM:
-                z = tl.sum(M * z[:, None], axis=0)
+                z = tl.sum(tl.where((z != 0.0)[:, None], M * z[:, None], 0.0), axis=0)
         elif DECAY:
             kept = tl.load(M_ptr + (at - bh) * BK + d)
             s *= kept[None, :]

@@ -85,9 +85,11 @@ def cut(programs: int, NT: int, BK: int, FV: int, BV: int, erase: int) -> tuple[
     has half as many chunks as there are segments, or more. Its length enters comparisons only: it may be symbolic.
     """
     segments = 1
+    # with erase what becomes of the identity is carried too, in about as many tiles as K has; counted half, as one of two passes
+    tiles = max(FV, BK // 2 if erase else 0) // BV
     # at 256 key channels the product that combines segments does not fit in registers
-    if programs * (FV // BV) < FEW and NT >= LONG and not (erase and BK > 128):
-        while programs * (FV // BV) * segments < ENOUGH and NT >= 2 * segments * max(SHORTEST, segments):
+    if programs * tiles < FEW and NT >= LONG and not (erase and BK > 128):
+        while programs * tiles * segments < ENOUGH and NT >= 2 * segments * max(SHORTEST, segments):
             segments *= 2
     # few programs: cut the value axis until the multiprocessors have work
     while BV > 16 and programs * (FV // BV) * segments < BUSY:

@@ -126,11 +126,13 @@ def test_cuda_graph():
 
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_without_a_break():
+    """torch.compile takes a sequence whole, so its numbers are near those of segments, and not their bits."""
+
     def f(q, k, v, g, beta):
         return memory_scan(q, k, v, log_decay=g, erase=beta, write=beta)[0]
 
     x = [y.requires_grad_() for y in list(make("kda", 1, 2000, 2, 32, 32, strength=0.05).values())[:5]]
     o, found = f(*x), torch.compile(f, fullgraph=True)(*x)
-    assert torch.equal(o, found)
+    assert error(found, o) < 5e-3
     for a, b in zip(torch.autograd.grad(found.sum(), x), torch.autograd.grad(o.sum(), x), strict=True):
-        assert torch.equal(a, b)
+        assert error(a, b) < 2e-2

@@ -90,7 +90,7 @@ class Block:
         if "_param_" in text:  # its address: its number
             text = text.rsplit("_", 1)[1]
         # 0f precedes the bits of a float, 0x those of an integer, which U may end
-        number = int(text[2:].rstrip("U"), 16) if re.match("0[fx]", text) else int(text)  # noqa: FURB166 (two prefixes)
+        number = int(text[2:].rstrip("U"), 16) if re.match("0[fx]", text) else int(text)
         return np.full(self.threads, number & (2**64 - 1), np.uint64)
 
     def put(self, name, value, width=32):

@@ -233,25 +233,75 @@ def test_the_table():
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="there tests/gpu compile it")
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_with_an_open_length(bench, monkeypatch):
-    """The length that torch.compile leaves open decides on segments by comparisons, which are guarded."""
+def test_an_open_length_is_taken_whole(bench, monkeypatch):
+    """How a length is cut would be a guard on it: one compilation each, and an error where the length has bounds of its own."""
     monkeypatch.setattr(table, "LONG", 4)
     monkeypatch.setattr(table, "SHORTEST", 1)
+    traces = []
 
     def f(q, k, v, g, beta):
         return memory_scan(q, k, v, log_decay=g, erase=beta, backend="triton", validate=False)[0]
 
-    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    def backend(graph, _):
+        traces.append(graph)
+        return graph
+
+    compiled = torch.compile(f, backend=backend, fullgraph=True)
     for T in (70, 90, 300):
         operands = make(bench, "scalar", "scalar", T=T, K=2, V=2)
         x = [operands[name] for name in ("q", "k", "v", "log_decay", "erase")]
         assert table.choose(torch.float32, 1, T, 2, 2, 1, 1).segments == (4 if T == 300 else 2)
         for value in x:
-            torch._dynamo.mark_dynamic(value, 1)
-        wanted, found = f(*x), compiled(*x)
+            torch._dynamo.mark_dynamic(value, 1, min=32, max=8192)
+        found = compiled(*x)
+        with segments(1):
+            wanted = f(*x)
         assert torch.equal(found, wanted)
         for a, b in zip(torch.autograd.grad(found.sum(), x), torch.autograd.grad(wanted.sum(), x), strict=True):
             assert torch.equal(a, b)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("name", ("q", "k", "v", "write", "erase", "log_decay"))
+@pytest.mark.parametrize("decay", ("none", "channel"))
+def test_a_nan_spreads_no_further_back_than_in_one_segment(bench, name, decay):
+    """Gradients of the tokens before a bad one: M, which they pass through, must not hold what it does not need."""
+    if name == "log_decay" and decay == "none":
+        pytest.skip("there is none")
+    finite = []
+    for number in (1, 4):
+        operands = make(bench, decay, "scalar", "scalar", T=64, K=2, V=2)
+        with torch.no_grad():
+            operands[name].select(1, 24).fill_(torch.nan)
+        names = [n for n in ("q", "k", "v", "erase", "write", "log_decay") if isinstance(operands[n], torch.Tensor)]
+        with segments(number):
+            o, _ = memory_scan(**operands, backend="triton", validate=False, output_final_state=True)
+            gradients = torch.autograd.grad(o, [operands[n] for n in names], torch.ones_like(o))
+        finite.append([x.isfinite() for x in (o, *gradients)])
+    for one, several in zip(*finite, strict=True):
+        assert not (one & ~several).any()
+
+
+@pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value) encountered:RuntimeWarning"
+)  # what it is about, in numpy's words
+def test_a_state_that_is_zero_stays_so_where_the_transition_overflows(bench):
+    """0 times an infinite M is not NaN: forward where nothing was written before, backward where nothing is read after."""
+    operands = make(bench, "none", "scalar", "scalar", T=128, state=False)
+    with torch.no_grad():
+        operands["v"][:, :64] = 0
+        operands["k"][:, 32:64] *= 50
+    with segments(4):
+        o, _ = memory_scan(**operands, backend="triton", validate=False)
+    assert o.isfinite().all()
+
+    operands = make(bench, "none", "scalar", "scalar", T=64, state=False)
+    with torch.no_grad():
+        operands["k"][:, 40:60] *= 100
+    with segments(4):
+        o, _ = memory_scan(**operands, backend="triton", validate=False)
+        gradients = torch.autograd.grad(o[:, :16].sum(), [operands[n] for n in ("k", "v", "erase")])
+    assert all(x[:, :32].isfinite().all() for x in gradients)
 
 
 def test_same_input_same_bits(bench):

@@ -25,6 +25,8 @@ CASES = [
     ("key_overwrite", {"ask": "mixed", "length": 70, "control": False}),
     ("key_overwrite", {"lags": 11, "length": 70, "control": "equal"}),
     ("key_overwrite", {"ask": "mixed", "length": 70, "control": "equal"}),
+    ("key_overwrite", {"lags": 11, "length": 70, "control": "one"}),
+    ("key_overwrite", {"ask": "mixed", "length": 70, "control": "one"}),
     ("key_overwrite", {"gap": "near"}),
     ("key_overwrite", {"gap": "far", "versions": 3, "keys": 5}),
     ("key_overwrite", {"versions": 1}),
