@@ -19,18 +19,14 @@ from mnemolab.analysis.claims.rules import interval
 from mnemolab.analysis.figures import FIGURES
 from mnemolab.analysis.figures.plot import NotApplicable, Plot, Saved, save
 from mnemolab.analysis.records import Study
-from mnemolab.analysis.style import PAGE, canvas, label, legend_above, paper
+from mnemolab.analysis.style import PAGE, canvas, label, legend_above, look, paper
 from mnemolab.errors import BadRequest
 
 __all__ = ["draw", "forest", "selection", "study_of"]
 
 _COLOURS = {"supported": "#0072b2", "refuted": "#d55e00", "inconclusive": "#444444"}
 _MARKS = {"supported": "o", "refuted": "X", "inconclusive": "D"}
-# how the arms of `retention` begin, which are stages, and how they end
-_STAGES = {
-    "additive scalar": "#d55e00", "additive channel": "#e69f00", "delta": "#444444", "scalar delta": "#56b4e9",
-    "channel delta": "#009e73",
-}  # fmt: skip
+# how arms of `retention` end that start away from the middle
 _HALF_LIVES = {"short": "v", "long": "^"}
 # what every experiment shows, where it applies; a claim adds its own
 _ALWAYS = ("learning",)
@@ -167,13 +163,12 @@ def _span(row: dict[str, Any], name: str) -> list[list[float]]:
     return [[max(0.0, v) if np.isfinite(v) else 0.0] for v in found]
 
 
-def _by_stage(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """(name for the legend, colour) -> the rows of a stage, in the arms' order: short, middle, long."""
+def _by_stage(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Stage -> its rows, in the arms' order: short, middle, long."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        own = next((start for start in _STAGES if row["arm"].startswith(start)), row["arm"])
-        found.setdefault(own, []).append(row)
-    return {(label(f"{group[0]['stage']}, {own}"), _STAGES.get(own, "#444444")): group for own, group in found.items()}
+        found.setdefault(row["stage"], []).append(row)
+    return found
 
 
 def selection(evidence: Evidence) -> Plot:
@@ -193,9 +188,11 @@ def selection(evidence: Evidence) -> Plot:
     data = pd.DataFrame(rows)
     with paper():
         figure, axes = canvas(PAGE * 0.78, 3.4)
-        for (stage, colour), group in _by_stage(rows).items():
+        groups = _by_stage(rows)
+        for stage, shown in look(groups).items():
+            group, colour = groups[stage], shown.color
             x, y = ([row[c] for row in group] for c in reversed(CLASSES))
-            axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.7, label=stage, zorder=1)
+            axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.7, label=label(stage), zorder=1)
             for row in group:
                 spans = [_span(row, c) for c in reversed(CLASSES)]
                 axes.errorbar(
@@ -203,12 +200,8 @@ def selection(evidence: Evidence) -> Plot:
                     fmt=_HALF_LIVES.get(row["arm"].rpartition(" ")[2], "o"), label="_",
                     markeredgecolor="white", markeredgewidth=0.4,
                 )  # fmt: skip
-        seen = {
-            c: [row[c] + (sign * _span(row, c)[up][0]) for row in rows for up, sign in enumerate((-1, 1))]
-            for c in CLASSES
-        }
-        for c, limit in zip(reversed(CLASSES), (axes.set_xlim, axes.set_ylim), strict=True):
-            limit(max(-0.02, min(seen[c]) - 0.06), min(1.02, max(seen[c]) + 0.06))
+        for limits, limit in ((axes.get_xlim(), axes.set_xlim), (axes.get_ylim(), axes.set_ylim)):
+            limit(max(-0.02, limits[0]), min(1.02, limits[1]))
         axes.set_xlabel("accuracy, volatile facts")
         axes.set_ylabel("accuracy, persistent facts")
         legend_above(figure, axes)
@@ -217,7 +210,8 @@ def selection(evidence: Evidence) -> Plot:
         "selection",
         "What lasts against what changes",
         "Accuracy on facts written once and on facts rewritten all the time; 95% intervals over seeds. Triangles down, circles and "
-        "triangles up, joined within a stage: short, middle and long initial half-lives; a circle by itself: no decay. Up and to the right is better at both.",
+        "triangles up, joined within a stage: short, middle and long initial half-lives; a circle by itself: no "
+        "decay. Linear attention has a scalar decay here. Up and to the right is better at both.",
         f"Scatter of {len(data)} arms. Best at both: {best['arm']}, persistent {best['persistent']:.2f}, volatile "
         f"{best['volatile']:.2f}.",
         figure,

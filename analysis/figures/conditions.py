@@ -28,7 +28,7 @@ def accuracy_by_condition(study: Study) -> list[Plot]:
         means = grouped.agg(mean="mean", least="min", most="max", runs="size").reset_index()
         with paper():
             figure, axes = canvas(PAGE, 0.75 + 0.26 * len(looks), columns=len(names))
-            for panel, name in zip(np.atleast_1d(axes).flat, sorted(names), strict=True):
+            for panel, name in zip(axes, sorted(names), strict=True):
                 for row, (arm, shown) in enumerate(looks.items()):
                     own = runs.loc[(runs["arm"] == arm) & (runs["condition"] == name), "value"]
                     panel.plot(own, np.full(len(own), row), "|", color=shown.color, alpha=0.7, markersize=8)

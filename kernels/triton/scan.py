@@ -98,7 +98,10 @@ def _geometry(
     whole: bool = False,
 ) -> Geometry:  # fmt: skip
     B, T, H, K, V = sizes
-    config = choose(dtype, B * H, 0 if whole else T, K, V, decay, erase)
+    length = (
+        0 if whole else T
+    )  # none is too short to be cut, and is compared with nothing that torch.compile would guard
+    config = choose(dtype, B * H, length, K, V, decay, erase)
     return Geometry(B, T, H, K, V, decay, erase, write, normalize, scale, config)
 
 

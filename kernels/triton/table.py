@@ -82,7 +82,7 @@ def cut(programs: int, NT: int, BK: int, FV: int, BV: int, erase: int) -> tuple[
     """Segments of NT chunks, and the tile of V, of which BV is the widest, for `programs` = B*H.
 
     A chunk takes as long in the two passes over a segment as a segment in the one that combines them, or longer, so a segment
-    has half as many chunks as there are segments, or more. Its length enters comparisons only: it may be symbolic.
+    has half as many chunks as there are segments, or more.
     """
     segments = 1
     # with erase what becomes of the identity is carried too, in about as many tiles as K has; counted half, as one of two passes

@@ -7,19 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from mnemolab.benchmarks.kernels_cpu import STAGES
 from mnemolab.kernels import chunked, memory_scan, memory_step
 
 KINDS = ("none", "scalar", "channel")
 COMBINATIONS = list(product(KINDS, KINDS, KINDS))
-STAGES = {
-    "linear_attention": ("none", "none", "none"),
-    "mamba2": ("scalar", "none", "scalar"),
-    "gla": ("channel", "none", "none"),
-    "deltanet": ("none", "scalar", "scalar"),
-    "gated_deltanet": ("scalar", "scalar", "scalar"),
-    "kda": ("channel", "scalar", "scalar"),
-    "gated_deltanet2": ("channel", "channel", "channel"),
-}
 
 
 @pytest.mark.parametrize("keys", ("random", "near_collinear", "identical", "zero"))

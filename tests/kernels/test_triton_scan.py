@@ -15,21 +15,13 @@ if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 CUDA = torch.cuda.is_available()
 
+from mnemolab.benchmarks.kernels_cpu import STAGES
 from mnemolab.kernels import explain_backend, memory_scan, memory_step
 from mnemolab.kernels.triton import scan
 
 DEVICE = "cuda" if CUDA else "cpu"
 TOLERANCE = 3e-6
 KINDS = ("none", "scalar", "channel")
-STAGES = {
-    "linear_attention": ("none", "none", "none"),
-    "mamba2": ("scalar", "none", "scalar"),
-    "gla": ("channel", "none", "none"),
-    "deltanet": ("none", "scalar", "scalar"),
-    "gated_deltanet": ("scalar", "scalar", "scalar"),
-    "kda": ("channel", "scalar", "scalar"),
-    "gated_deltanet2": ("channel", "channel", "channel"),
-}
 
 
 def both(bench, operands, tolerance=TOLERANCE, floor=0.0):

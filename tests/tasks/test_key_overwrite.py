@@ -153,9 +153,8 @@ def test_one_control_relieves_the_key_of_most_versions_and_nothing_else(keys, ve
             mine, twins_ = column[2 * pair + 1], column[2 * pair]
             if name not in ("condition", "version", "versions", "gap_writes", "stale"):
                 assert mine == twins_, name
-            assert mine[:slot] + mine[slot + 1 :] == twins_[:slot] + twins_[slot + 1 :], (
-                name
-            )  # fresh and rebound queries
+            others = [column[:slot] + column[slot + 1 :] for column in (mine, twins_)]  # fresh and rebound queries
+            assert others[0] == others[1], name
         one, twin = ({name: column[2 * pair + c][slot] for name, column in q.items()} for c in (1, 0))
         assert one["paired_versions"] == max(q["versions"][2 * pair]) == twin["versions"] > 1
         assert one["version"] == 0 and one["gap_writes"] == -1 and twin["condition"] == 1
@@ -205,7 +204,7 @@ def test_as_many_writes_after_the_asked_binding_are_rebindings_as_in_the_twin():
     for pair, slot, treated, other in pairs:
         at = int(batch.queries["serial_position"][2 * pair, slot])
         different += rebindings(treated, at) != rebindings(other, at)
-    assert different <= 5
+    assert different <= 5  # of 1,000; 7 in 10,000 have no unasked key that was bound before
 
 
 def test_what_precedes_a_first_binding_is_the_twins():

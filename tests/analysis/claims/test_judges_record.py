@@ -148,6 +148,7 @@ def test_a_record_without_updates_is_refused():
 def test_wiping_what_is_empty_changes_nothing():
     model, batch = kda(), TASK.sample(torch.arange(3), split="test", seed=1)
     plain = query_logits(model, batch, "forked")
+    # logits are float32
     at = record.last_updates(batch, TASK)
     torch.testing.assert_close(record.wiped_logits(model, batch, torch.zeros_like(at)), plain, atol=1e-6, rtol=0)
     assert ((record.wiped_logits(model, batch, at) - plain).abs().amax(-1) > 1e-3).all()
@@ -169,6 +170,7 @@ def test_a_wipe_is_a_state_that_was_reset():
                 for layer in state["layers"]:
                     layer["S"].zero_()
             said, state = model.step(batch.inputs[row : row + 1, t], state)
+        # the model is float64 and the logits of queries are float32
         torch.testing.assert_close(wiped[row, slot].double(), said[0], atol=1e-5, rtol=0)
 
 
