@@ -19,6 +19,7 @@ __all__ = [
     "ASKS",
     "directed_forgetting",
     "fan",
+    "in_pairs",
     "latest_mask",
     "load_interference",
     "output_interference",
@@ -37,9 +38,12 @@ ASKS = ("latest", "first", "previous")
 
 
 def proactive(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
-    """Proactive interference by `versions` of the key: the latest value asked, against the fresh-key twin of the same lag.
+    """Proactive interference by `versions` of the key: the latest value asked, against the twin of the same lag whose key was
+    bound once.
 
-    Needs key_overwrite with control=True. Columns as `indices.index`, the axis being `versions`.
+    Needs key_overwrite with controls (control=true, equal or one). Where the records name the keys, a rebound key counts
+    only where it has its own control (`in_pairs`): with control=one no other has. Columns as `indices.index`, the axis being
+    `versions`.
     """
     frame = _paired(records, "latest", "proactive interference", by)
     return index(frame, "rebound", "control", "versions", by, seed=seed)
@@ -47,7 +51,7 @@ def proactive(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.Dat
 
 def retroactive(records: pd.DataFrame, by: By = ("arm",), seed: int = 0) -> pd.DataFrame:
     """Retroactive interference by `later` rebindings of the key: the first value asked, against the twin whose later
-    bindings went to fresh keys. Needs key_overwrite with ask=first or mixed and control=True."""
+    bindings went to other keys, paired as in `proactive`. Needs key_overwrite with ask=first or mixed and controls."""
     frame = _paired(records, "first", "retroactive interference", by)
     return index(frame.assign(later=frame["versions"] - 1), "rebound", "control", "later", by, seed=seed)
 
@@ -209,8 +213,33 @@ def latest_mask(records: pd.DataFrame) -> np.ndarray:
     return np.ones(len(records), dtype=bool)
 
 
+def in_pairs(records: pd.DataFrame, what: str) -> np.ndarray:
+    """Which queries are one of a pair: a control, and its twin's query of the same key, which was rebound there.
+
+    Twins are examples 2i and 2i + 1 of a run (task key_overwrite). Raises BadRequest, with `what` the measure, where there is
+    no pair.
+    """
+    require(records, ["example", "key", "condition"], what)
+    codes, labels = codes_of(records["condition"])
+    control, rebound = (
+        np.isin(codes, [n for n, label in enumerate(labels) if str(label) == name]) for name in ("control", "rebound")
+    )
+    run = [records["run_id"]] if "run_id" in records else []  # without it all rows are of one
+    keys = [*run, records["example"] // 2, records["key"]]
+    pair = records.groupby(keys, observed=True, sort=False, dropna=False).ngroup().to_numpy()
+    relieved, treated = (np.bincount(pair[side], minlength=pair.max() + 1) > 0 for side in (control, rebound))
+    found = (control | rebound) & (relieved & treated)[pair]
+    if not found.any():
+        raise BadRequest(
+            f"{what}: no control has its key rebound in its twin (examples 2i and 2i + 1 are twins); give records of "
+            "key_overwrite with control=true, equal or one, both twins of a pair in them"
+        )
+    return found
+
+
 def _paired(records: pd.DataFrame, ask: str, what: str, by: By) -> pd.DataFrame:
-    """Queries of `ask` in the conditions rebound and control, with `versions` those of the pair."""
+    """Queries of `ask` in the conditions rebound and control, with `versions` those of the pair. Where the records name the keys
+    (foreign ones may not), those in pairs alone."""
     require(records, ["condition", "paired_versions"], what)
     asked = records["paired_versions"].to_numpy() > 1
     if "ask" in records:
@@ -219,7 +248,9 @@ def _paired(records: pd.DataFrame, ask: str, what: str, by: By) -> pd.DataFrame:
         asked = np.zeros(len(records), dtype=bool)
     if not asked.any():
         raise BadRequest(f"{what}: no query asks for the {ask} value of a rebound key; set task.ask to {ask} or mixed")
-    frame = _only(records, asked, by, "condition", "paired_versions")
+    frame = _only(records, asked, by, "condition", "paired_versions", "key")
+    if "key" in frame:
+        frame = frame[in_pairs(frame, what)]
     return frame.rename(columns={"paired_versions": "versions"})
 
 

@@ -57,7 +57,7 @@ def interference_indices(study: Study) -> list[Plot]:
                 f"interference-{task}",
                 f"Interference against matched controls ({task})",
                 "(control minus experiment) / control accuracy; 0: no interference, 1: all is lost. Controls have the same "
-                "lag and length, with the other bindings on fresh keys; for other keys, queries of the same lag with the fewest later writes. Mean over "
+                "lag and length, with the key's other bindings given to other keys; for other keys, queries of the same lag with the fewest later writes. Mean over "
                 f"{runs_said(data)}; bars: 95% intervals.",
                 f"Interference indices. {extremes(most, 'interference')}",
                 figure,

@@ -56,7 +56,7 @@ def interference(study: Study) -> Finding:
     every: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
         "versions": ("Accuracy by versions of the key.", lambda r: measures.accuracy_by_versions(r, _BY)),
         "version-slope": ("Slope of accuracy on ln versions, and versions at half accuracy.", lambda r: measures.version_slope(r, _BY)),
-        "proactive": ("Proactive interference against fresh-key twins.", lambda r: measures.proactive(r, _BY)),
+        "proactive": ("Proactive interference against twins whose key was bound once.", lambda r: measures.proactive(r, _BY)),
         "retroactive": ("Retroactive interference by rebinding.", lambda r: measures.retroactive(r, _BY)),
         "load": ("Retroactive interference by other keys' writes.", lambda r: measures.load_interference(r, _BY)),
         "release": ("Release from proactive interference.", lambda r: measures.release_from_interference(r, _BY)),

@@ -36,6 +36,35 @@ def test_proactive_and_retroactive_are_told_apart():
         measures.proactive(block(1, condition="rebound"))
 
 
+def one_relieved(ask: int) -> pd.DataFrame:
+    """key_overwrite with control=one, 40 pairs of sequences: keys 0 and 1 have 3 versions, key 2 has 2. The second of a pair
+    relieves key 0, always answered then and every second time by its twin; nobody answers what has no control."""
+    example, key = np.repeat(np.arange(80), 3), np.tile(np.arange(3), 80)
+    control = (example % 2 == 1) & (key == 0)
+    frame = {"run_id": "a", "arm": "kda", "example": example, "key": key + example // 2 % 7, "ask": ask, "version": 0,
+             "paired_versions": np.where(key == 2, 2, 3), "condition": np.where(control, "control", "rebound"),
+             "correct": control | ((key == 0) & (example % 4 == 0))}  # fmt: skip
+    return pd.DataFrame(frame)
+
+
+@pytest.mark.parametrize(
+    "ask, measure, axis", [(0, measures.proactive, "versions"), (1, measures.retroactive, "later")]
+)
+def test_a_rebound_key_counts_only_where_it_has_its_own_control(ask, measure, axis):
+    """Unpaired the index would be .83, and a row of 2 versions, which no control has, is none."""
+    frame = one_relieved(ask)
+    out = measure(frame)
+    assert out[axis].tolist() == [3 - ask] and out["index"].tolist() == [0.5] and out["queries"].tolist() == [40]
+    # foreign records that name no key: means alone
+    assert measure(frame.drop(columns="key"))["index"].tolist() == pytest.approx([5 / 6])
+    # pairs are of one run: the key that another run relieves has no control here
+    first = frame["key"] - frame["example"] // 2 % 7
+    other = frame.assign(run_id="b", key=frame["key"] + np.array([1, -1, 0])[first])
+    assert measure(pd.concat([frame, other]))["index"].tolist() == [0.5]
+    with pytest.raises(BadRequest, match="no control has its key rebound in its twin"):
+        measure(frame[frame["example"] % 2 == 1])
+
+
 def test_versions_count_the_latest_value_only():
     frame = pd.concat([overwrite(0, {2: 0.5}, 1.0), overwrite(1, {2: 0.0}, 0.0)])
     out = measures.accuracy_by_versions(frame)

@@ -167,7 +167,8 @@ MEMORY = (
         statement="separate erase and write gates leave less proactive interference than one beta, at equal parameters",
         source="arXiv 2605.22791",
         kind="trained",
-        statistic="accuracy of controls minus rebound keys at the most versions, one beta minus separate gates",
+        statistic="accuracy of controls minus that of the same keys in their rebound twins, at the most versions, one beta minus separate "
+        "gates",
         direction="above 0",
         margin=0.02,
         unit="share of answers",

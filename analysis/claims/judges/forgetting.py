@@ -79,8 +79,9 @@ def record_update(evidence: Evidence) -> Judgement:
 
     KDA must reach the bar in each ability; what every stage reaches is reported, that of additive linear attention too. Placebo:
     the same KDA, by the same bars, its memory wiped just before the last update of what is asked (`record.last_updates`), on
-    the first of the records' test sequences (`run.batch`). Then the new value alone can be known: if that passes, the bars do
-    not ask for memory of what came before.
+    the first of the records' test sequences (`run.batch`). Then the new value alone can be known, so that it could hardly
+    pass: what did not change is lost with the state. It shows that answers pass through the state, and no more; what tells a
+    comparison from a guess is its bar.
     """
     able = {
         name: evidence.values("record", lambda run, name=name, bar=bar: _accuracy(run.records, name) - bar)

@@ -7,6 +7,8 @@ import pandas as pd
 
 from mnemolab.analysis.claims.claim import Judgement, Sample
 from mnemolab.analysis.claims.evidence import Evidence
+from mnemolab.analysis.paradigms import in_pairs
+from mnemolab.analysis.records import require
 
 __all__ = ["additive_blend", "excess_growth", "gdn2_decouples", "interference"]
 
@@ -59,7 +61,8 @@ def excess_at(records: pd.DataFrame, outcome: str, versions: int | None = None, 
 
 
 def gdn2_decouples(evidence: Evidence) -> Judgement:
-    """Proactive interference at the most versions with one beta (KDA) minus that with separate gates, parameters matched.
+    """Proactive interference at the most versions with one beta (KDA) minus that with separate gates, parameters matched. Each
+    control is compared with the query of the same key in its twin.
 
     The arms with one gate split only (erase by channel, or write by channel) say which half does it. Placebo: the same
     difference in accuracy on keys bound once, where nothing interferes.
@@ -86,10 +89,17 @@ def gdn2_decouples(evidence: Evidence) -> Judgement:
 
 
 def interference(records: pd.DataFrame) -> float:
-    """Accuracy of the controls minus that of rebound keys, at the most versions: what the older values cost."""
-    most = records["paired_versions"] == records["paired_versions"].max()
-    control, rebound = (_accuracy(records, most & (records["condition"] == name)) for name in ("control", "rebound"))
-    return control - rebound
+    """What the older values cost: accuracy of the controls of the most versions minus that of the same keys in their twins, where
+    they were rebound (`paradigms.in_pairs`).
+
+    With `control: one` a sequence has a single control; keys of as many versions that have none do not count. Raises
+    BadRequest where no control of the most versions has its twin in the records.
+    """
+    what = "interference at the most versions"
+    require(records, ["paired_versions", "correct"], what)
+    most = records[records["paired_versions"] == records["paired_versions"].max()]
+    right = most[in_pairs(most, what)].groupby("condition", observed=True)["correct"].mean()
+    return float(right["control"] - right["rebound"])
 
 
 def _accuracy(records: pd.DataFrame, chosen: pd.Series) -> float:

@@ -19,10 +19,11 @@ from mnemolab.tasks import make_task
 from .conftest import answers, evidence, ran, verdict
 
 
-def versions(rng, stale: float, rows: int = 1200) -> pd.DataFrame:
-    """key_overwrite: 1 to 4 versions, half of the sequences controls; a share `stale` of what could be stale is."""
-    paired = rng.integers(1, 5, rows)
-    control = np.arange(rows) % 2 == 1
+def versions(rng, stale: float, rows: int = 4800) -> pd.DataFrame:
+    """key_overwrite: four keys of 1 to 4 versions a sequence, each second sequence the control of the one before; a share `stale`
+    of what could be stale is."""
+    control = np.arange(rows) // 4 % 2 == 1
+    paired = np.repeat(rng.integers(1, 5, (rows // 8, 1, 4)), 2, axis=1).ravel()
     version = np.where(control, 0, paired - 1)
     is_stale = rng.random(rows) < stale * version / (version + 1)
     frame = answers(rng, 0.9, rows)
@@ -30,7 +31,7 @@ def versions(rng, stale: float, rows: int = 1200) -> pd.DataFrame:
     condition = np.where(control & (paired > 1), "control", np.where(paired > 1, "rebound", "fresh"))
     return frame.assign(
         paired_versions=paired, version=version, n_stale=version, outcome=outcome, correct=outcome == "correct",
-        condition=condition, ask=0, chance=0.02,
+        condition=condition, ask=0, chance=0.02, key=frame["query"],
     )  # fmt: skip
 
 
