@@ -26,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="small shapes, to see that everything runs")
     parser.add_argument("--ours", action="store_true", help="cuda: leave the other side out")
     parser.add_argument("--ops", help="cuda: comma-separated ops (default: all)")
-    parser.add_argument("--sizes", help="cuda: mini, large or both, comma-separated (default: mini,large)")
+    parser.add_argument("--sizes", help="cuda: mini, large or shapes BxTxHxD, comma-separated (default: mini,large)")
     parser.add_argument("--compiled", action="store_true", help="cuda: also time torch.compile of the plain form")
     parser.add_argument(
         "--compile-workers", type=int, default=0, metavar="N",

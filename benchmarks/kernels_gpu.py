@@ -211,10 +211,13 @@ def _asked(args: Namespace) -> tuple[list[str], list[tuple[int, ...]]]:
             raise unknown("op", name, OPS)
     sizes = (getattr(args, "sizes", None) or ("quick" if getattr(args, "quick", False) else "mini,large")).split(",")
     known = {"mini": MINI, "large": LARGE, "quick": MINI[:2]}
+    shapes = []
     for name in sizes:
-        if name not in known:
-            raise unknown("size", name, known)
-    return ops, [shape for name in sizes for shape in known[name]]
+        shape = tuple(int(n) for n in name.split("x") if n.isdecimal())
+        if name not in known and (len(shape) != 4 or min(shape) < 1 or "x".join(map(str, shape)) != name):
+            raise unknown("size", name, [*known, "BxTxHxD, as 64x512x4x64"])
+        shapes += known.get(name, [shape])
+    return ops, list(dict.fromkeys(shapes))
 
 
 def measure(args: Namespace) -> dict[str, Any]:

@@ -13,7 +13,7 @@ segment, tile of V), with the gradients that enter the segments from `segments.p
 import triton
 import triton.language as tl
 
-from mnemolab.kernels.triton.tiles import load_factors, load_gate, load_rows, mm, panel, scalar_factors, square
+from mnemolab.kernels.triton.tiles import columns, load_factors, load_gate, load_rows, mm, panel, scalar_factors, square
 
 __all__ = ["backward_kernel"]
 
@@ -23,11 +23,11 @@ def backward_kernel(
     q_ptr, k_ptr, g_ptr, o_ptr, do_ptr, den_ptr, W_ptr, A_ptr, Q_ptr, K_ptr, G_ptr,
     dsT_ptr, dzT_ptr, D_ptr, dU_ptr, dz_ptr, dr_ptr, dden_ptr, ds0_ptr, dz0_ptr,
     sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, T, H, NT, span, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, C: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, GV: tl.constexpr, C: tl.constexpr,
     DECAY: tl.constexpr, ERASE: tl.constexpr, NORM: tl.constexpr, SEGMENTED: tl.constexpr,
     P_STATE: tl.constexpr, P_SMALL: tl.constexpr, P_SUM: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """SEGMENTED: segments are of `span` chunks, dsT (BH, NS, BK, FV) and dzT (BH, NS, BK) enter them."""
+    """D and dU lie in panels of GV columns, as `gradients.py` takes them. SEGMENTED: segments are of `span` chunks, dsT (BH, NS, BK, FV) and dzT (BH, NS, BK) enter them."""
     NV: tl.constexpr = FV // BV
     pid = tl.program_id(0)
     iv = pid % NV
@@ -105,13 +105,13 @@ def backward_kernel(
                 dz = dz * total + tl.sum(q.to(tl.float32) * (dden * upto)[:, None], axis=0) - drop
             if DECAY == 2:
                 dz = dz * gc + tl.sum(q.to(tl.float32) * dden[:, None], axis=0) - drop
-        tl.store(panel(D_ptr + chunk * (BK * FV) + iv * (BK * BV), BK, BV), ds)
+        tl.store(columns(D_ptr + chunk * (BK * FV), BK, c, GV), ds)
         if ERASE:
             du = mm(k, ds, P_STATE)
             if DECAY == 1:
                 du *= after[:, None]
             du += mm(tl.trans(A), do, P_SMALL)
-            tl.store(panel(dU_ptr + chunk * (C * FV) + iv * (C * BV), C, BV), du)
+            tl.store(columns(dU_ptr + chunk * (C * FV), C, c, GV), du)
         if DECAY == 1:
             do *= upto[:, None]
         grown = mm(tl.trans(q), do, P_STATE)

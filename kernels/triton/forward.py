@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from mnemolab.kernels.triton.tiles import (
+    columns,
     load_factors,
     load_gate,
     load_rows,
@@ -32,14 +33,15 @@ def forward_kernel(
     W_ptr, A_ptr, X_ptr, Q_ptr, K_ptr, G_ptr,
     o_ptr, sT_ptr, zT_ptr, S_ptr, U_ptr, den_ptr, z_ptr, r_ptr,
     sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, sv_b, sv_t, sv_h, T, H, NT, span, scale, eps,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, C: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, GV: tl.constexpr, C: tl.constexpr,
     DECAY: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, NORM: tl.constexpr, SAVE: tl.constexpr,
     SEGMENTED: tl.constexpr,
     P_NATIVE: tl.constexpr, P_STATE: tl.constexpr, P_SMALL: tl.constexpr, P_SUM: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Writes o, the final state, and with SAVE the state before each chunk, U, and what `normalize` needs again. SEGMENTED: segments
-    are of `span` chunks, s0 (BH, NS, BK, FV) and z0 (BH, NS, BK) enter them."""
+    """Writes o, the final state, and with SAVE the state before each chunk, U (both in panels of GV columns, as `gradients.py` takes
+    them), and what `normalize` needs again. SEGMENTED: segments are of `span` chunks, s0 (BH, NS, BK, FV) and z0 (BH, NS, BK)
+    enter them."""
     NV: tl.constexpr = FV // BV
     pid = tl.program_id(0)
     iv = pid % NV
@@ -79,7 +81,8 @@ def forward_kernel(
         v = load_rows(v_ptr + b * sv_b + row0 * sv_t + h * sv_h, t, c, sv_t, T, V)
         if WRITE == 1:
             w = load_gate(w_ptr + token, t, H, T)
-            v = v.to(tl.float32) * w[:, None]
+            if ERASE:
+                v = v.to(tl.float32) * w[:, None]
         if WRITE == 2:
             v = v.to(tl.float32) * load_rows(w_ptr + token * V, t, c, H * V, T, V).to(tl.float32)
         if DECAY == 2:
@@ -99,19 +102,25 @@ def forward_kernel(
                 upto, after, total, decay = scalar_factors(load_gate(g_ptr + token, t, H, T), C, P_SUM)
                 A *= decay
         if SAVE:
-            tl.store(panel(S_ptr + chunk * (BK * FV) + iv * (BK * BV), BK, BV), s)
+            tl.store(columns(S_ptr + chunk * (BK * FV), BK, c, GV), s)
         if ERASE:
             X = tl.load(square(X_ptr + chunk * (C * C), C))
             W = tl.load(panel(W_ptr + chunk * (C * BK), C, BK))
             u = mm(X, v, P_SMALL) - mm(W, s, P_STATE)
             if SAVE:
-                tl.store(panel(U_ptr + chunk * (C * FV) + iv * (C * BV), C, BV), u)
+                tl.store(columns(U_ptr + chunk * (C * FV), C, c, GV), u)
         else:
             u = v
         o = mm(q, s, P_STATE)
         if DECAY == 1:
             o *= upto[:, None]
-        o = (o + mm(A, u, P_SMALL)) * scale
+        if WRITE == 1 and not ERASE:
+            # the gate goes to A and to what is added to the state: v stays as it was stored
+            o += mm(A * w[None, :], v, P_SMALL)
+            u = v.to(tl.float32) * w[:, None]
+        else:
+            o += mm(A, u, P_SMALL)
+        o *= scale
         if NORM:
             if WRITE == 0:
                 r = tl.where(t < T, 1.0, 0.0)

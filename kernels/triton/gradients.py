@@ -25,7 +25,9 @@ from mnemolab.kernels.triton.tiles import (
     load_gate,
     load_rows,
     lower_mask,
+    masked_sum,
     mm,
+    panel,
     scalar_factors,
     square,
     store_rows,
@@ -40,14 +42,14 @@ def gradient_kernel(
     q_ptr, k_ptr, v_ptr, g_ptr, e_ptr, w_ptr, do_ptr, den_ptr, A_ptr, X_ptr, S_ptr, U_ptr, D_ptr, dU_ptr,
     z_ptr, r_ptr, dz_ptr, dr_ptr, dden_ptr, dq_ptr, dk_ptr, dv_ptr, dg_ptr, de_ptr, dw_ptr,
     sq_b, sq_t, sq_h, sk_b, sk_t, sk_h, sv_b, sv_t, sv_h, T, H, NT, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, FV: tl.constexpr, C: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, FV: tl.constexpr, C: tl.constexpr,
     GV: tl.constexpr, RUN: tl.constexpr,
     DECAY: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, NORM: tl.constexpr,
     P_NATIVE: tl.constexpr, P_PAIR: tl.constexpr, P_SUM: tl.constexpr, P_GATE: tl.constexpr,
     STAGES: tl.constexpr, V_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """GV is this kernel's tile of V; BV is the tile in which S, U, D and dU were stored. A program takes RUN chunks of
-    one head, in a pipeline. Products take the tiles as they were stored (P_NATIVE): gradients are rounded anyway."""
+    """GV is this kernel's tile of V, in panels of which S, U, D and dU were stored. A program takes RUN chunks of one head, in
+    a pipeline. Products take the tiles as they were stored (P_NATIVE): gradients are rounded anyway."""
     runs = tl.cdiv(NT, RUN)
     pid = tl.program_id(0)
     bh = (pid // runs).to(tl.int64)
@@ -119,16 +121,14 @@ def gradient_kernel(
             kept = tl.zeros((BK,), tl.float32)
         for iv in tl.range(0, FV // GV, num_stages=V_STAGES):
             c = iv * GV + tl.arange(0, GV)
-            # tile c // BV of the stored panels, column c % BV in it
-            tile = (c // BV) * BV
-            S_at = chunk * (BK * FV) + (tile * BK + c % BV)[None, :] + d[:, None] * BV
-            U_at = chunk * (C * FV) + (tile * C + c % BV)[None, :] + i[:, None] * BV
-            S = tl.load(S_ptr + S_at)
-            D = tl.load(D_ptr + S_at)
+            S_at = chunk * (BK * FV) + iv * (BK * GV)
+            U_at = chunk * (C * FV) + iv * (C * GV)
+            S = tl.load(panel(S_ptr + S_at, BK, GV))
+            D = tl.load(panel(D_ptr + S_at, BK, GV))
             do = load_rows(do_ptr + token * V, t, c, H * V, T, V)
             if ERASE:
-                u = tl.load(U_ptr + U_at)
-                dR = mm(tl.trans(X), tl.load(dU_ptr + U_at), P_NATIVE)
+                u = tl.load(panel(U_ptr + U_at, C, GV))
+                dR = mm(tl.trans(X), tl.load(panel(dU_ptr + U_at, C, GV)), P_NATIVE)
             else:
                 u = load_rows(v_ptr + b * sv_b + row0 * sv_t + h * sv_h, t, c, sv_t, T, V)
                 if WRITE == 1:
@@ -230,7 +230,7 @@ def gradient_kernel(
             if DECAY == 1:
                 # row t: pairs with i >= t (suffix over rows), then j < t
                 M = tl.where(strict_mask(C), M, 0.0)
-                spans = mm(tl.where(i[:, None] <= i[None, :], 1.0, 0.0), M, P_GATE)
+                spans = masked_sum(i[:, None] <= i[None, :], M, P_GATE)
                 dg = tl.sum(tl.where(strict_mask(C), spans, 0.0), axis=1)
                 read = tl.sum(read, axis=1)
                 wrote = tl.sum(wrote, axis=1)

@@ -219,7 +219,7 @@ def run_forward(
             *strides(q), *strides(k), *strides(v), T, H, NT, geo.span, geo.scale, EPSILON,
         ),
         lambda: {
-            "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C,
+            "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "GV": config.GV, "C": C,
             "DECAY": geo.decay, "ERASE": geo.erase, "WRITE": geo.write, "NORM": geo.normalize, "SAVE": save,
             "SEGMENTED": segments > 1,
             "P_NATIVE": P.native, "P_STATE": P.state, "P_SMALL": P.small, "P_SUM": P.sums, "STAGES": config.recurrence_stages,
@@ -284,7 +284,7 @@ def run_backward(
             *strides(q), *strides(k), T, H, NT, geo.span, geo.scale,
         ),
         lambda: {
-            "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C, "DECAY": geo.decay, "ERASE": geo.erase, "NORM": geo.normalize,
+            "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "GV": config.GV, "C": C, "DECAY": geo.decay, "ERASE": geo.erase, "NORM": geo.normalize,
             "SEGMENTED": segments > 1,
             "P_STATE": P.state, "P_SMALL": P.small, "P_SUM": P.sums, "STAGES": config.recurrence_stages,
         },
@@ -298,7 +298,7 @@ def run_backward(
             *strides(q), *strides(k), *strides(v), T, H, NT, geo.scale,
         ),
         lambda: {
-            "K": K, "V": V, "BK": BK, "BV": config.BV, "FV": FV, "C": C, "GV": config.GV, "RUN": config.gradient_run,
+            "K": K, "V": V, "BK": BK, "FV": FV, "C": C, "GV": config.GV, "RUN": config.gradient_run,
             "DECAY": geo.decay, "ERASE": geo.erase, "WRITE": geo.write, "NORM": geo.normalize, "P_NATIVE": P.native, "P_PAIR": P.pair,
             "P_SUM": P.sums, "P_GATE": P.gate, "STAGES": config.gradient_stages, "V_STAGES": config.value_stages,
         },

@@ -4,7 +4,7 @@ Measured on one H200 with Triton 3.6 (docs/kernels_gpu.md gives the figures behi
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,7 +13,7 @@ __all__ = ["Config", "Precision", "choose", "interpreted", "padded"]
 
 @dataclass(frozen=True)
 class Precision:
-    """How products are formed: "bf16", or Triton's precision of float32 operands. `store` holds what kernels pass on, but
+    """How products are formed, by the names of `tiles.mm`. `store` holds what kernels pass on, but
     `decayed` the queries and keys times their decay, and the (C, C) products A and X: they are of the operands' own size."""
 
     native: str
@@ -31,6 +31,12 @@ class Precision:
 # ten bits of tf32, so decayed queries and keys lose nothing by it (bf16 there cost a third of the error budget, and bf16 in
 # A and X another third, or all of it on keys that erase each other).
 FAST = Precision("bf16", "tf32", "bf16", "tf32", "tf32", "tf32", "tf32", torch.bfloat16, torch.float16)
+# Without erase nothing amplifies a rounding: the state, which is kept in float32, enters a product as bf16, and A in two terms.
+# Four warps multiply it as wgmma straight from where it was loaded, which tf32 cannot: operands would be written a second time.
+LIGHT = replace(FAST, state="bf16", small="bf16a2", gate="bf16")
+# With erase the state enters in two terms (one costs DeltaNet 2.1 times the error of rounding the output once), where
+# four warps make that faster than tf32.
+WIDE = replace(FAST, state="bf16b2")
 # float32 and float16 outputs: three tf32 products make a float32 one
 EXACT = Precision(
     "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", "tf32x3", torch.float32, torch.float32
@@ -74,7 +80,7 @@ def padded(channels: int) -> int:
 
 # Programs of the recurrence: fewer than FEW are worth segments, which are cut until there are ENOUGH; below BUSY the value axis is
 # cut. A segment is gone through twice, so 128 programs gain nothing by it; counted in dependent chunks, not yet timed on a GPU.
-FEW, ENOUGH, BUSY = 128, 512, 256
+FEW, ENOUGH, BUSY = 129, 1024, 256
 LONG, SHORTEST = 64, 8  # chunks of a sequence that is worth segments, and of a segment
 
 
@@ -98,35 +104,55 @@ def cut(programs: int, NT: int, BK: int, FV: int, BV: int, erase: int) -> tuple[
 
 
 def choose(dtype: torch.dtype, programs: int, T: int, K: int, V: int, decay: int, erase: int) -> Config:
-    """The configuration for outputs of `dtype`, `programs` = B*H, and decay and erase of kind 0 none, 1 scalar, 2 channel.
-
-    No entry gives four warps a product of 64 rows or more: that would be Hopper's wgmma, in which Triton 3.4 to 3.7 has
-    miscompiled products of transposed results; two warps stay on mma.sync.
-    """
+    """The configuration for outputs of `dtype`, `programs` = B*H, and decay and erase of kind 0 none, 1 scalar, 2 channel."""
     BK, FV = padded(K), padded(V)
     wide = max(BK, FV)
     # the interpreter computes bfloat16 wrongly: there it is only loaded and stored
     fast = dtype == torch.bfloat16 and not interpreted()
-    solved = erase > 0 or decay == 2
-    # nothing to solve: longer chunks save states; else 16 tokens, where the inverse and the anchors are cheapest
-    C = 32 if fast and not solved and wide <= 64 else 16
-    BV = min(FV, 16 if BK > (128 if fast else 64) else 64 if C == 32 else 32)
-    # gated linear attention in one warp would be miscompiled, see `launch.py`
-    prepare = 2 if decay == 2 and not erase else 1
+    if fast and erase == 0 and decay < 2 and wide <= 128:
+        return _unsolved(programs, T, BK, FV, decay)
+    # tokens a chunk: with 16 the inverse and the anchors are cheapest; wide states without decay are rather written half as often
+    C = 32 if fast and wide == 128 and decay == 0 else 16
+    BV = min(FV, 16 if BK > (128 if fast else 64) else 64 if fast and wide == 128 else 32)
     segments, BV = cut(programs, -(-T // C), BK, FV, BV, erase)
-    along = (segments, 1 if BK <= 32 else 4 if BK <= 64 else 8, 3 if BK <= 64 else 2)
-    recurrence = max(C // 16, 1 if BK * BV <= 2048 else 2)
+    along = _combination(segments, BK)
+    recurrence = 1 if BK * BV <= 2048 else 2 if BK * BV <= 4096 else 4
     if not fast:
         heavy = 1 if wide <= 16 else 2 if wide <= 32 else 4 if wide <= 128 else 8
         GV = min(FV, 32 if wide <= 128 else 16)
         return Config(C, BV, GV, 32, max(2, recurrence), 2, min(heavy, 4), heavy, 1, 1, 1, EXACT, *along)
-    if C == 32:
-        run, stages = (4, 2) if wide <= 32 else (1, 1)
-        return Config(C, BV, min(FV, 64), 64, recurrence, 2, 1, 2, run, stages, 1, FAST, *along)
+    # gated linear attention in one warp would be miscompiled, see `launch.py`
+    prepare = 2 if decay == 2 and not erase else 1
     if wide <= 32:
         return Config(C, BV, min(FV, 32), 64, recurrence, 2, prepare, 1, 8, 2, 1, FAST, *along)
     if wide <= 64:
-        return Config(C, BV, min(FV, 32), 64, recurrence, 2, prepare, 1 if decay < 2 else 2, 1, 1, 2, FAST, *along)
+        GV = 16 if erase < 2 else 32
+        return Config(C, BV, min(FV, GV), 64, recurrence, 2, prepare, 1 if decay < 2 else 2, 1, 1, 3, FAST, *along)
     if wide <= 128:
-        return Config(C, BV, min(FV, 32), 64, recurrence, 2, 2, 4, 1, 1, 3, FAST, *along)
+        stages = 2 if decay == 0 else 3
+        prepare, GV, warps = (2, 32, 4) if decay == 2 else (2, 16, 2) if decay == 1 else (1, 32, 4)
+        precision = FAST if decay == 2 else WIDE
+        return Config(C, BV, min(FV, GV), 64, recurrence, stages, prepare, warps, 1, 1, 3, precision, *along)
     return Config(C, BV, min(FV, 32), 64, recurrence, 2, 4, 8, 1, 1, 2, FAST, *along)
+
+
+def _unsolved(programs: int, T: int, BK: int, FV: int, decay: int) -> Config:
+    """Nothing to solve: longer chunks save states. Below 32 channels states are small, and many heads hide what a chunk waits for."""
+    wide = max(BK, FV)
+    if wide <= 32:
+        C = 16 if wide == 16 and programs >= 1024 else 32
+    else:
+        C = 32 if wide == 128 and decay else 64
+    segments, BV = cut(programs, -(-T // C), BK, FV, min(FV, 64), 0)
+    along = _combination(segments, BK)
+    if wide <= 32:
+        warps, stages = (1, 2) if C == 16 else (2 if decay else 1, 3)
+        return Config(C, BV, FV, 64, warps, stages, 1, C // 16, 4, 2, 1, LIGHT, *along)
+    if wide <= 64:
+        return Config(C, BV, min(FV, 64), 64, 4, 3, 1, 4, 1, 1, 1, LIGHT, *along)
+    stages = (3, 3) if decay else (2, 2)
+    return Config(C, BV, min(FV, 32), 64, 4, stages[0], 1, 4, 1, 1, stages[1], LIGHT, *along)
+
+
+def _combination(segments: int, BK: int) -> tuple[int, int, int]:
+    return segments, 1 if BK <= 32 else 4 if BK <= 64 else 8, 3 if BK <= 64 else 2

@@ -16,9 +16,18 @@ GATE_FLOOR = tl.constexpr(-104.0)
 
 @triton.jit
 def mm(a, b, P: tl.constexpr):
-    """a @ b accumulated in float32; P is "bf16" or one of Triton's precisions for float32 operands."""
+    """a @ b accumulated in float32; P is "bf16", "bf16a2" or "bf16b2" (a or b in two terms, where the other is bfloat16 as it
+    is), or one of Triton's precisions for float32 operands."""
     if P == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+    elif P == "bf16a2":
+        high = a.to(tl.bfloat16)
+        low = (a.to(tl.float32) - high.to(tl.float32)).to(tl.bfloat16)
+        return tl.dot(low, b.to(tl.bfloat16), acc=tl.dot(high, b.to(tl.bfloat16)))
+    elif P == "bf16b2":
+        high = b.to(tl.bfloat16)
+        low = (b.to(tl.float32) - high.to(tl.float32)).to(tl.bfloat16)
+        return tl.dot(a.to(tl.bfloat16), low, acc=tl.dot(a.to(tl.bfloat16), high))
     else:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=P)
 
@@ -67,6 +76,12 @@ def square(base, C: tl.constexpr):
 def panel(base, R: tl.constexpr, W: tl.constexpr):
     """Pointers of a contiguous (R, W) tile."""
     return base + tl.arange(0, R)[:, None] * W + tl.arange(0, W)[None, :]
+
+
+@triton.jit
+def columns(base, R: tl.constexpr, c, W: tl.constexpr):
+    """Pointers of the columns c of a matrix of R rows that lies in contiguous panels of W columns."""
+    return base + ((c // W) * (R * W) + c % W)[None, :] + tl.arange(0, R)[:, None] * W
 
 
 @triton.jit

@@ -114,6 +114,15 @@ def test_unequal_head_sizes(K, V):
     check("gated_deltanet2", 2, 50, 2, K, V, cancels=K * V == 1)
 
 
+@pytest.mark.parametrize("D", (16, 64, 100, 128))
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_heads(kind, D):
+    """With these V is not cut: the widest tiles, and all that the table gives to wgmma."""
+    for normalize in (False, True):
+        if not normalize or KINDS[kind][1] == 0:
+            check(kind, 64 if D > 16 else 256, 150, 4, D, D, normalize=normalize)
+
+
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.float32))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_and_dtypes(kind, dtype):
@@ -137,10 +146,10 @@ def test_no_token():
 
 @pytest.mark.parametrize("strength", (6.0, 20.0, 200.0, 1e4))
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
-@pytest.mark.parametrize("kind", ("gated_deltanet", "kda", "gla"))
-def test_extreme_gates(kind, dtype, strength):
+@pytest.mark.parametrize("kind, D", (("gated_deltanet", 32), ("kda", 32), ("gla", 32), ("scalar_decay", 64)))
+def test_extreme_gates(kind, D, dtype, strength):
     for T in (17, 31, 100):
-        check(kind, 1, T, 2, 32, 32, dtype, strength=strength, cancels=True)
+        check(kind, 1, T, 2, D, D, dtype, strength=strength, cancels=True)
 
 
 def test_wipe_and_zero_gates():

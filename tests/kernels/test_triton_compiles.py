@@ -12,7 +12,7 @@ if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from mnemolab.kernels.triton.launch import miscompiled
-from tests.kernels.programs import told_by
+from tests.kernels.programs import may_be_wgmma, told_by
 
 KINDS = ("linear", "scalar_decay", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
 # bytes of stack a thread; the split way of strong gates is kept rolled and may spill, the mild way beside it pays little
@@ -37,7 +37,7 @@ def check(rows, spill, default):
         assert row["registers"] <= 255
         assert row["stack"] <= spill.get(row["kernel"], default), row
         assert row["shared"] <= 227 * 1024, row
-        assert row["wgmma"] == 0, row
+        assert row["wgmma"] == 0 or may_be_wgmma(row), row
         # only Triton 3.6 is known for it, and there `launch.py` would choose another number of warps
         assert not row["miscompiled"], row
 

@@ -47,7 +47,9 @@ def test_three_stages():
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage(stage):
-    check(f"{stage}:8:8:fp32:20", *(f"{stage}:{D}:{D}:bf16:{T}" for D, T in ((16, 40), (32, 40), (64, 20))))
+    # the machine has no wgmma, which linear attention and scalar decay are at 64 channels: tests/gpu runs those
+    wide = () if stage in ("linear", "scalar_decay") else ((64, 20),)
+    check(f"{stage}:8:8:fp32:20", *(f"{stage}:{D}:{D}:bf16:{T}" for D, T in ((16, 40), (32, 40), *wide)))
 
 
 @pytest.mark.slow
