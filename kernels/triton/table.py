@@ -78,23 +78,22 @@ def padded(channels: int) -> int:
     return max(16, 1 << (channels - 1).bit_length())
 
 
-# Programs of the recurrence: fewer than FEW are worth segments, which are cut until there are ENOUGH; below BUSY the value axis is
-# cut. A segment is gone through twice, so 128 programs gain nothing by it; counted in dependent chunks, not yet timed on a GPU.
-FEW, ENOUGH, BUSY = 129, 1024, 256
-LONG, SHORTEST = 64, 8  # chunks of a sequence that is worth segments, and of a segment
+# Programs of the recurrence: up to FEW are worth segments, which are cut until there are ENOUGH; below BUSY the value axis is cut.
+FEW, ENOUGH, BUSY = 128, 1024, 256
+LONG, SHORTEST = 1024, 8  # tokens of a sequence that is worth segments, and chunks of a segment
 
 
-def cut(programs: int, NT: int, BK: int, FV: int, BV: int, erase: int) -> tuple[int, int]:
-    """Segments of NT chunks, and the tile of V, of which BV is the widest, for `programs` = B*H.
+def cut(programs: int, T: int, C: int, BK: int, FV: int, BV: int, erase: int) -> tuple[int, int]:
+    """Segments of T tokens in chunks of C, and the tile of V, of which BV is the widest, for `programs` = B*H.
 
     A chunk takes as long in the two passes over a segment as a segment in the one that combines them, or longer, so a segment
     has half as many chunks as there are segments, or more.
     """
-    segments = 1
+    NT, segments = -(-T // C), 1
     # with erase what becomes of the identity is carried too, in about as many tiles as K has; counted half, as one of two passes
     tiles = max(FV, BK // 2 if erase else 0) // BV
     # at 256 key channels the product that combines segments does not fit in registers
-    if programs * tiles < FEW and NT >= LONG and not (erase and BK > 128):
+    if programs * tiles <= FEW and T >= LONG and not (erase and BK > 128):
         while programs * tiles * segments < ENOUGH and NT >= 2 * segments * max(SHORTEST, segments):
             segments *= 2
     # few programs: cut the value axis until the multiprocessors have work
@@ -114,7 +113,7 @@ def choose(dtype: torch.dtype, programs: int, T: int, K: int, V: int, decay: int
     # tokens a chunk: with 16 the inverse and the anchors are cheapest; wide states without decay are rather written half as often
     C = 32 if fast and wide == 128 and decay == 0 else 16
     BV = min(FV, 16 if BK > (128 if fast else 64) else 64 if fast and wide == 128 else 32)
-    segments, BV = cut(programs, -(-T // C), BK, FV, BV, erase)
+    segments, BV = cut(programs, T, C, BK, FV, BV, erase)
     along = _combination(segments, BK)
     recurrence = 1 if BK * BV <= 2048 else 2 if BK * BV <= 4096 else 4
     if not fast:
@@ -143,7 +142,7 @@ def _unsolved(programs: int, T: int, BK: int, FV: int, decay: int) -> Config:
         C = 16 if wide == 16 and programs >= 1024 else 32
     else:
         C = 32 if wide == 128 and decay else 64
-    segments, BV = cut(programs, -(-T // C), BK, FV, min(FV, 64), 0)
+    segments, BV = cut(programs, T, C, BK, FV, min(FV, 64), 0)
     along = _combination(segments, BK)
     if wide <= 32:
         warps, stages = (1, 2) if C == 16 else (2 if decay else 1, 3)

@@ -38,6 +38,9 @@ def make(kind, B, T, H, K, V, dtype=torch.bfloat16, strength=0.3, normalize=Fals
         x["erase"] = gate(erase, K)
     if write:
         x["write"] = gate(write, V)
+        if normalize:
+            # a first token's average is its own value, whatever it writes with: its gradient, 0, comes as a difference of terms 1/write
+            x["write"] = 0.1 + 0.9 * x["write"]
     return x
 
 

@@ -55,7 +55,8 @@ def test_a_ragged_end_and_unequal_heads(kind):
 @pytest.mark.parametrize("D", (16, 32, 64, 128))
 @pytest.mark.parametrize("kind", ("scalar_decay", "gated_deltanet", "kda"))
 def test_head_sizes_and_dtypes(kind, D, dtype):
-    assert cut_by_the_table(kind, 1, 2050, 2, D, D, dtype) > 4
+    # of at least eight chunks each, which have 64 tokens where there is nothing to solve
+    assert cut_by_the_table(kind, 1, 2050, 2, D, D, dtype) >= 4
     check(kind, 1, 2050, 2, D, D, dtype, strength=0.05)
 
 
