@@ -11,8 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from mnemolab.analysis import report
 from mnemolab.analysis.claims.claim import RULES, TESTS, VERDICTS
 from mnemolab.analysis.claims.experiments import ATTEMPT
-from mnemolab.analysis.claims.results import results, rules_said
-from mnemolab.analysis.claims.write import read_claims
+from mnemolab.analysis.claims.results import Replication, replicated, replication_said, results, rules_said
+from mnemolab.analysis.claims.write import read_claims, read_replication
 from mnemolab.analysis.figures.plot import Saved
 from mnemolab.files import output_folder, write_text
 
@@ -27,11 +27,13 @@ _CONTRAST = {
 _ORDER = ("measure", "arm", "name", "value", "mean", "low", "high", "unit", "passed", "seeds")
 
 
-def build(folder: Path, out: Path, title: str = "What memory claims hold") -> Path:
-    """`out/index.html` and `out/results.md` from claims.json, methods.json and figures. Raises BadRequest for a folder that
-    holds no claims."""
-    folder, out = Path(folder), output_folder(out)
+def build(folder: Path, out: Path, title: str = "What memory claims hold", replication: Path | None = None) -> Path:
+    """`out/index.html` and `out/results.md` from claims.json, methods.json and figures; with `replication`, a folder of the
+    replicate tier, also what became of the claims under other seeds. Raises BadRequest for a folder that holds no claims."""
+    folder = Path(folder)
     objects, methods = read_claims(folder)
+    again = None if replication is None else read_replication(replication, objects, methods)
+    out = output_folder(out)
     pictures = _pictures(folder, methods.get("figures", []), [row["id"] for row in objects])
     claims, shown = [], []
     for row in objects:
@@ -39,7 +41,10 @@ def build(folder: Path, out: Path, title: str = "What memory claims hold") -> Pa
         shown += [pair for pair in own if pair not in shown]
         # a figure that belongs to several claims is shown with the first
         first = [pair for pair in own if _first(row["id"], pair[0], pictures, objects)]
-        claims.append(_claim(row, first) | {"elsewhere": [pair for pair in own if pair not in first]})
+        claims.append(
+            _claim(row, first, replicated(row["id"], again))
+            | {"elsewhere": [pair for pair in own if pair not in first]}
+        )
     rest = [(n, p) for n, p, _ in pictures if (n, p) not in shown]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -51,14 +56,14 @@ def build(folder: Path, out: Path, title: str = "What memory claims hold") -> Pa
         facts=_facts(methods),
         counts={v: sum(row["verdict"] == v for row in objects) for v in VERDICTS},
         marks=MARKS,
-        lead=_lead(objects, methods),
+        lead=_lead(objects, methods, again),
         claims=claims,
         methods_text=_methods_text(methods),
         methods_tables=_methods_tables(methods),
         shown=shown,
         rest=rest,
     )
-    write_text(out / "results.md", results(objects, methods))
+    write_text(out / "results.md", results(objects, methods, again))
     return write_text(out / "index.html", page)
 
 
@@ -91,7 +96,7 @@ def _first(
     return next((row["id"] for row in objects if row["id"] in of), "") == claim
 
 
-def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
+def _claim(row: Mapping[str, Any], pictures: list, again: str = "") -> dict[str, Any]:
     tables = []
     for name, caption in (
         ("contrasts", "Contrasts: mean over seeds with 95% intervals, p after the correction of the claim's rule"),
@@ -127,6 +132,7 @@ def _claim(row: Mapping[str, Any], pictures: list) -> dict[str, Any]:
         else f"bounds of each number ({row['unit']})",
         "Rule": RULES.get(row["rule"], row["rule"]),
         "Placebo": row["placebo"],
+        **({"Other seeds": again} if again else {}),
     }
     cells = [
         _cell(row["effect"]),
@@ -167,7 +173,9 @@ def _facts(methods: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _lead(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) -> list[str]:
+def _lead(
+    objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any], again: Replication | None = None
+) -> list[str]:
     seeds = len(methods.get("seeds", []))
     text = [
         (
@@ -182,7 +190,7 @@ def _lead(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) -> l
             "inconclusive here and say how many seeds would decide them. The full tier decides."
         )
     if methods.get("tier") != "replicate":
-        text.append("The replicate tier, with disjoint seeds, is not part of this report.")
+        text.append(replication_said(objects, again).replace("this page", "this report").replace("`", ""))
     placebos = [row["id"] for row in objects if row["placebo_passed"]]
     text.append(
         f"Placebos that passed, as none may: {', '.join(placebos)}."

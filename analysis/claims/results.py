@@ -5,7 +5,7 @@ from typing import Any
 
 from mnemolab.analysis.claims.claim import VERDICTS
 
-__all__ = ["results", "rules_said"]
+__all__ = ["replicated", "replication_said", "results", "rules_said"]
 
 _HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
 _SAID = (
@@ -24,8 +24,13 @@ _COMMANDS = (
 )
 
 
-def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) -> str:
-    """The page for judged claims (objects of claims.json)."""
+Replication = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]  # what `write.read_replication` gives
+
+
+def results(
+    objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any], replication: Replication | None = None
+) -> str:
+    """The page for judged claims (objects of claims.json), and what became of them under other seeds."""
     facts = methods.get("provenance", {})
     counts = ", ".join(f"{sum(row['verdict'] == v for row in objects)} {v}" for v in VERDICTS)
     twins, supported = methods.get("twins", 0), methods.get("twins_supported", 0)
@@ -59,8 +64,8 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
     elif methods.get("tier") == "full":
         lines += [
             "",
-            "The replicate tier, with disjoint seeds, is not part of this page. What made it, in pieces that go on where the last one stopped",
-            "(training and judging need not share a machine, [claims.md](claims.md)):",
+            f"{replication_said(objects, replication)} What made this page, in pieces that go on where the last one stopped",
+            "(training and judging need not share a machine, [claims.md](claims.md); `--tier replicate` and `--replication claims/replicate` add the other seeds):",
             "",
             *_COMMANDS[:-1],
         ]
@@ -70,12 +75,14 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in objects:
-        span = "" if row["low"] is None or row["high"] is None else f"{_say(row['low'])} to {_say(row['high'])}"
+        span = _span(row)
         margin = _say(row["deciding_margin"]) if row["contrasts"] else ""
         lines.append(
             f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {span} | {margin} | {_say(row['p'])} | "
             f"{row['seeds'] or ''} | {_say(row['seeds_needed'])} |"
         )
+    if replication is not None:
+        lines += ["", *_replication_table(objects, replication[0])]
     for row in objects:
         lines += [
             "",
@@ -89,9 +96,50 @@ def results(objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) ->
         lines += [f"* {_contrast(c)}" for c in row["contrasts"]]
         lines += [f"* placebo: {_contrast(c)}" for c in row["placebo_contrasts"]]
         lines += [f"* {_check(c)}" for c in row["checks"]]
+        again = replicated(row["id"], replication)
+        lines += [f"* other seeds: {again}"] if again else []
         if row["note"]:
             lines.append(f"\n{row['note']}")
     return "\n".join(lines) + "\n"
+
+
+def replication_said(objects: Sequence[Mapping[str, Any]], replication: Replication | None) -> str:
+    """How many of the claims that trained models decide were judged again under other seeds, how many alike, and which not yet."""
+    if replication is None:
+        return "The replicate tier, with disjoint seeds, is not part of this page."
+    rows, methods = replication
+    first = {row["id"]: row["verdict"] for row in objects if row["experiment"] and row["seeds"]}
+    alike = [row["id"] for row in rows if row["verdict"] == first.get(row["id"])]
+    other = [f"`{row['id']}`" for row in rows if row["id"] not in alike]
+    left = [f"`{name}`" for name in first if name not in {row["id"] for row in rows}]
+    seeds, later = methods["seeds"], ", 1,000 more for each later attempt" if methods.get("attempts") else ""
+    said = (
+        f"With disjoint seeds ({min(seeds)} to {max(seeds)}{later}; the replicate tier, {methods.get('runs', 0)} runs) {len(rows)} of {len(first)} "
+        f"claims that trained models decide were judged again, {len(alike)} with the same verdict"
+    )
+    said += f", another for {', '.join(other)}" if other else ""
+    return said + (f"; not yet run: {', '.join(left)}." if left else ".")
+
+
+def replicated(claim: str, replication: Replication | None) -> str:
+    """The verdict on `claim` under other seeds, with its effect; nothing where there is none."""
+    for row in replication[0] if replication is not None else ():
+        if row["id"] == claim:
+            return f"{row['verdict']}, {row['deciding']} {_say(row['effect'])} ({_span(row)})"
+    return ""
+
+
+def _replication_table(objects: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    first = {row["id"]: row for row in objects}
+    return [
+        "| under other seeds | verdict | effect | 95% interval | verdict above | effect above |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(
+            f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {_span(row)} | {first[row['id']]['verdict']} | "
+            f"{_say(first[row['id']]['effect'])} |"
+            for row in rows
+        ),
+    ]
 
 
 def rules_said(methods: Mapping[str, Any]) -> str:
@@ -110,6 +158,10 @@ def _say(value: float | None) -> str:
     if 1000 <= abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:g}" if isinstance(value, int) or float(value).is_integer() else f"{value:.3g}"
+
+
+def _span(row: Mapping[str, Any]) -> str:
+    return "" if row["low"] is None or row["high"] is None else f"{_say(row['low'])} to {_say(row['high'])}"
 
 
 def _limit(methods: Mapping[str, Any]) -> str:

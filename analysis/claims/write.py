@@ -15,7 +15,7 @@ from mnemolab.analysis.claims.judge import twin_limit, twin_rate
 from mnemolab.errors import BadRequest
 from mnemolab.files import write_json, write_text
 
-__all__ = ["FIELDS", "held_ids", "read_claims", "table", "to_object", "write_claims", "write_runs"]
+__all__ = ["FIELDS", "held_ids", "read_claims", "read_replication", "table", "to_object", "write_claims", "write_runs"]
 
 # of every object of claims.json, in this order
 FIELDS = (
@@ -23,6 +23,10 @@ FIELDS = (
     "verdict", "why", "would_change", "deciding", "deciding_margin", "effect", "low", "high", "p", "seeds", "power", "seeds_needed", "contrasts",
     "placebo_contrasts", "placebo_passed", "twins", "checks", "numbers", "evidence", "figure", "note",
 )  # fmt: skip
+
+
+# what has to be the same for one verdict to replicate another
+ASKED = ("statement", "experiment", "statistic", "direction", "margin", "rule", "placebo")
 
 
 def to_object(verdict: Verdict) -> dict[str, Any]:
@@ -134,6 +138,34 @@ def read_claims(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     if missing:
         raise BadRequest(f"{Path(folder) / 'claims.json'}: an object lacks {missing[0]!r}; run `mnemolab claims` again")
     return found[0], found[1]
+
+
+def read_replication(
+    folder: Path, objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(objects, methods) of a folder of the tier `replicate`: of the claims that trained models decide, those in `objects` too.
+
+    Raises BadRequest for another tier, for seeds that `methods` has as well, and for a claim that asks something else there.
+    """
+    rows, other = read_claims(folder)
+    if other.get("tier") != "replicate" or not other.get("seeds"):
+        raise BadRequest(
+            f"{folder}: tier {other.get('tier')}; a replication is what `mnemolab claims --tier replicate` wrote"
+        )
+    shared = sorted({*other.get("seeds", ())} & {*methods.get("seeds", ())})
+    if shared:
+        raise BadRequest(
+            f"{folder}: seeds {shared} are those of the claims it is to replicate; give runs of other seeds"
+        )
+    first = {row["id"]: row for row in objects}
+    found = [row for row in rows if row["id"] in first and row["experiment"] and row["seeds"]]
+    for row in found:
+        changed = [name for name in ASKED if row[name] != first[row["id"]][name]]
+        if changed:
+            raise BadRequest(
+                f"{folder}: {row['id']} has another {changed[0]} there; judge both folders with one version"
+            )
+    return found, other
 
 
 def held_ids(folder: Path) -> set[str]:

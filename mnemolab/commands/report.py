@@ -11,10 +11,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder", metavar="FOLDER", type=Path, help="a run folder, a folder of runs, or what `mnemolab claims` wrote"
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="where the page goes (default: FOLDER/report)")
+    parser.add_argument(
+        "--replication",
+        metavar="DIR",
+        type=Path,
+        help="judged claims of the tier replicate, to be shown beside FOLDER's",
+    )
     parser.add_argument("--title", help="heading of the page", metavar="TEXT")
 
 
 def run(args: argparse.Namespace) -> int:
+    from mnemolab.errors import BadRequest
     from mnemolab.files import existing
 
     existing(args.folder, "folder of runs")
@@ -22,8 +29,12 @@ def run(args: argparse.Namespace) -> int:
     if (args.folder / "claims.json").is_file():
         from mnemolab.analysis.claims import page
 
-        print(page.build(args.folder, out, title=args.title or "What memory claims hold"))
+        print(page.build(args.folder, out, args.title or "What memory claims hold", args.replication))
         return 0
+    if args.replication is not None:
+        raise BadRequest(
+            f"--replication {args.replication}: {args.folder} holds runs; it goes with a folder of judged claims"
+        )
     from mnemolab.analysis import report
 
     print(report.build(args.folder, out, title=args.title or "What the models remember"))

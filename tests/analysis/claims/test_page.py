@@ -1,5 +1,6 @@
 """The report on claims: one file that opens without a network, whole in a browser, at any width."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from mnemolab.analysis.claims.checks import Check
 from mnemolab.analysis.claims.figures import draw
 from mnemolab.analysis.claims.results import results
 from mnemolab.analysis.claims.rules import judged
-from mnemolab.analysis.claims.write import read_claims, write_claims
+from mnemolab.analysis.claims.write import read_claims, read_replication, write_claims
 from mnemolab.cli import main
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -191,10 +192,53 @@ def test_results_page_is_written_from_the_files(folder, html):
     )
 
 
+@pytest.fixture(scope="module")
+def replicate(folder) -> Path:
+    """One claim judged again with another outcome, one with the same."""
+    out = folder.parent / "replicate"
+    out.mkdir()
+    verdicts = [
+        judged(CLAIMS[name], Judgement([Sample("a contrast again", spread(mean))], runs=["fedcba9876543210"]))
+        for name, mean in (("additive-blend", -0.4), ("gdn2-decouples", -0.3))
+    ]
+    methods = read_claims(folder)[1] | {"tier": "replicate", "seeds": [700, 701, 702], "runs": 48, "figures": []}
+    write_claims(verdicts, out, methods)
+    return out
+
+
+def test_a_replication_is_shown_beside_the_verdicts(folder, replicate, tmp_path):
+    assert main(["report", str(folder), "--out", str(tmp_path), "--replication", str(replicate)]) == 0
+    text, page = (tmp_path / "results.md").read_text(), (tmp_path / "index.html").read_text()
+    said = "(700 to 702; the replicate tier, 48 runs) 2 of 4 claims that trained models decide were judged again, 1 with the same verdict"
+    assert said in page and "another for additive-blend; not yet run: attnres-compute, record-update." in page
+    assert "<dt>Other seeds</dt><dd>refuted, a contrast again -0.4 (" in page
+    assert "| `additive-blend` | refuted | -0.4 | " in text and "* other seeds: refuted, a contrast again -0.4" in text
+    objects, methods = read_claims(folder)
+    assert said in results(objects, methods | {"tier": "full"}, read_replication(replicate, objects, methods))
+    assert "Other seeds" not in (folder / "report" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [({"tier": "full"}, "tier full"), ({"seeds": [102, 700]}, "seeds [102]"), ({"margin": 0.5}, "another margin")],
+)
+def test_what_replicates_nothing_is_refused(folder, replicate, tmp_path, change, said, capsys):
+    rows, methods = read_claims(replicate)
+    if "margin" in change:
+        rows[0] |= change
+    else:
+        methods |= change
+    (tmp_path / "claims.json").write_text(json.dumps(rows))
+    (tmp_path / "methods.json").write_text(json.dumps(methods))
+    assert main(["report", str(folder), "--out", str(tmp_path / "out"), "--replication", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_docs_say_plainly_what_has_run():
     """The page and the table of runs are of the verdicts that lie beside them."""
     objects, methods = read_claims(DOCS / "results" / "full")
-    assert (DOCS / "results.md").read_text() == results(objects, methods)
+    again = read_replication(DOCS / "results" / "replicate", objects, methods)
+    assert (DOCS / "results.md").read_text() == results(objects, methods, again)
     assert [row["id"] for row in objects] == list(CLAIMS)
     runs = pd.read_parquet(DOCS / "results" / "full" / "runs.parquet")
     assert len(runs) == methods["runs"] and {i for row in objects for i in row["evidence"]} <= set(runs["run_id"])
