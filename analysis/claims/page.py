@@ -57,6 +57,7 @@ def build(folder: Path, out: Path, title: str = "What memory claims hold", repli
         counts={v: sum(row["verdict"] == v for row in objects) for v in VERDICTS},
         marks=MARKS,
         lead=_lead(objects, methods, again),
+        again={row["id"]: row["verdict"] for row in again[0]} if again else {},
         claims=claims,
         methods_text=_methods_text(methods),
         methods_tables=_methods_tables(methods),

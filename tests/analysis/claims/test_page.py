@@ -212,10 +212,12 @@ def test_a_replication_is_shown_beside_the_verdicts(folder, replicate, tmp_path)
     said = "(700 to 702; the replicate tier, 48 runs) 2 of 4 claims that trained models decide were judged again, 1 with the same verdict"
     assert said in page and "another for additive-blend; not yet run: attnres-compute, record-update." in page
     assert "<dt>Other seeds</dt><dd>refuted, a contrast again -0.4 (" in page
+    assert page.count('<span class="refuted" role="img" aria-label="refuted" title="refuted">✕</span>') == 2
     assert "| `additive-blend` | refuted | -0.4 | " in text and "* other seeds: refuted, a contrast again -0.4" in text
     objects, methods = read_claims(folder)
     assert said in results(objects, methods | {"tier": "full"}, read_replication(replicate, objects, methods))
-    assert "Other seeds" not in (folder / "report" / "index.html").read_text()
+    assert main(["report", str(folder), "--out", str(tmp_path / "alone")]) == 0
+    assert "<dt>Other seeds</dt>" not in (tmp_path / "alone" / "index.html").read_text()
 
 
 @pytest.mark.parametrize(
