@@ -276,7 +276,7 @@ def show(result: dict[str, Any]) -> None:
     print(f"{result['device']}, torch {result['torch']}, Triton {result['triton']}, {result['fla']}")
     print("first call, s: " + ", ".join(f"{op} {s:.1f}" for op, s in result["first_call_seconds"].items()))
     print(f"{'shape':>16} {'op':>18}  fwd    f+b  graph f  graph f+b ms  roof   err    | fla f+b graph | ratio graph")
-    summary: dict[tuple[bool, str], list[float]] = {}
+    summary: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         if row["side"] not in ("mnemolab", "sdpa"):
             continue
@@ -299,7 +299,8 @@ def show(result: dict[str, Any]) -> None:
                 ratio = ratios(rows, row["op"], shape, name)
                 line += f" | {ratio:5.2f}x" if ratio else " |     -"
                 if ratio:
-                    summary.setdefault((shape in LARGE, name), []).append(ratio)
+                    kind = "large" if shape in LARGE else "mini" if shape in MINI else "other"
+                    summary.setdefault((kind, name), []).append(ratio)
             line += "  " + row["note"]
         print(line)
     for row in rows:
@@ -309,8 +310,8 @@ def show(result: dict[str, Any]) -> None:
             )
         if row["side"] != "mnemolab" and row["note"]:
             print(f"  {row['side']} {row['op']} {tuple(row['shape'])}: {row['note']}")
-    for (large, name), values in summary.items():
+    for (kind, name), values in summary.items():
         print(
-            f"{'large' if large else 'mini'} shapes, {'eager' if name == 'both' else 'graph'} fwd+bwd: "
+            f"{kind} shapes, {'eager' if name == 'both' else 'graph'} fwd+bwd: "
             f"geometric mean {geometric(values):.2f}x, worst {min(values):.2f}x, {len(values)} pairs"
         )

@@ -32,6 +32,7 @@ class Precision:
 # A and X another third, or all of it on keys that erase each other).
 FAST = Precision("bf16", "tf32", "bf16", "tf32", "tf32", "tf32", "tf32", torch.bfloat16, torch.float16)
 # Without erase nothing amplifies a rounding: the state, which is kept in float32, enters a product as bf16, and A in two terms.
+# So the output has up to three independent roundings where there was one: of the state, of what is added to it, its own.
 # Four warps multiply it as wgmma straight from where it was loaded, which tf32 cannot: operands would be written a second time.
 LIGHT = replace(FAST, state="bf16", small="bf16a2", gate="bf16")
 # With erase the state enters in two terms (one costs DeltaNet 2.1 times the error of rounding the output once), where
@@ -93,7 +94,8 @@ def cut(programs: int, T: int, C: int, BK: int, FV: int, BV: int, erase: int) ->
     # with erase what becomes of the identity is carried too, in about as many tiles as K has; counted half, as one of two passes
     tiles = max(FV, BK // 2 if erase else 0) // BV
     # at 256 key channels the product that combines segments does not fit in registers
-    if programs * tiles <= FEW and T >= LONG and not (erase and BK > 128):
+    # T first: torch.compile gives 0, and no guard on the number of programs
+    if T >= LONG and programs * tiles <= FEW and not (erase and BK > 128):
         while programs * tiles * segments < ENOUGH and NT >= 2 * segments * max(SHORTEST, segments):
             segments *= 2
     # few programs: cut the value axis until the multiprocessors have work

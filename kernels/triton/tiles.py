@@ -127,7 +127,8 @@ def scalar_sums(g, C: tl.constexpr, P: tl.constexpr):
     """From gates (C,): sums up to row i, sums after row i, and the (C, C) decay exp(sum over j < s <= i), 0 above.
 
     Every entry is a plain sum of gates, never a difference of prefix sums: nothing cancels after a strong gate. With P
-    "bf16" differences do: with the gate floor they are off by 1e-4 at most, far below what bfloat16 can show.
+    "bf16" differences do: with all gates at the floor they are off by 3e-4 (16 tokens) to 1e-3 (64), one in bfloat16's last place
+    at most, and only between tokens that stand apart by strong gates.
     """
     g = tl.maximum(g, GATE_FLOOR)
     i = tl.arange(0, C)

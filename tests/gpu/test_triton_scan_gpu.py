@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 KINDS = {
-    "linear": (0, 0, 0), "linear_write": (0, 0, 1), "scalar_decay": (1, 0, 0), "gla": (2, 0, 0), "deltanet": (0, 1, 1),
+    "linear": (0, 0, 0), "linear_write": (0, 0, 1), "scalar_decay": (1, 0, 0), "mamba2": (1, 0, 1), "gla": (2, 0, 0), "deltanet": (0, 1, 1),
     "gated_deltanet": (1, 1, 1), "kda": (2, 1, 1), "gated_deltanet2": (2, 2, 2), "odd": (1, 2, 2),
 }  # fmt: skip
 NAMES = ("q", "k", "v", "log_decay", "erase", "write")
@@ -124,6 +124,9 @@ def test_many_heads(kind, D):
     for normalize in (False, True):
         if not normalize or KINDS[kind][1] == 0:
             check(kind, 64 if D > 16 else 256, 150, 4, D, D, normalize=normalize)
+    if D == 128:
+        check(kind, 64, 150, 4, 64, 128)
+        check(kind, 64, 150, 4, 128, 64)
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.float32))

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-STAGES = ("linear", "scalar_decay", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
+STAGES = ("linear", "scalar_decay", "mamba2", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
 
 
 @pytest.fixture

@@ -34,4 +34,4 @@ def may_be_wgmma(row: dict[str, Any]) -> bool:
     kind, D, dtype = row.get("job", "::").split(":")[:3]
     if dtype != "bf16" or D not in ("64", "128") or row["num_warps"] != 4:
         return False
-    return kind in ("linear", "scalar_decay") or (D == "128" and row["kernel"] in RECURRENCES)
+    return kind in ("linear", "scalar_decay", "mamba2") or (D == "128" and row["kernel"] in RECURRENCES)

@@ -5,6 +5,7 @@ Run as a program: `python ptx_scan.py KIND:K:V:DTYPE:T[:norm] ...`, with TRITON_
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def execute(kernel, args, kwargs, programs, memory):
         Block(compiled.asm["ptx"], [*parameters, 0, 0], memory.bytes, block, 32 * options["num_warps"]).run()
 
 
-def errors(kind, K, V, dtype, T, normalize):
+def errors(kind, K, V, dtype, T, normalize=False, strength=0.3, warps=None):
     g = torch.Generator().manual_seed(0)
 
     def gate(level, channels):
@@ -76,11 +77,12 @@ def errors(kind, K, V, dtype, T, normalize):
     q, k, v, do = (x.to(DTYPES[dtype]) for x in (q, k, v, do))
     decay, erase, write = KINDS[kind]
     log_decay = gate(decay, K)
-    gates = (None if log_decay is None else -0.3 * log_decay, gate(erase, K), gate(write, V))
+    gates = (None if log_decay is None else -strength * log_decay, gate(erase, K), gate(write, V))
     operands = (q, k, v, *gates)
     chosen = scan.choose
     launches: list[Any] = []
-    scan.choose = lambda dtype, programs, *rest: chosen(dtype, MANY, *rest)
+    fewer = {} if warps is None else {"recurrence_warps": warps, "gradient_warps": warps}
+    scan.choose = lambda dtype, programs, *rest: replace(chosen(dtype, MANY, *rest), **fewer)
     scan.launch = lambda made, kernel, programs, args, constants, warps, stages: launches.append(
         (kernel, args, {**constants(), "num_warps": warps, "num_stages": stages}, programs)
     )
@@ -107,4 +109,7 @@ def errors(kind, K, V, dtype, T, normalize):
 if __name__ == "__main__":
     for job in sys.argv[1:]:
         kind, K, V, dtype, T, *rest = job.split(":")
-        print(json.dumps({"job": job, **errors(kind, int(K), int(V), dtype, int(T), "norm" in rest)}), flush=True)
+        more = {name: float(value) for name, _, value in (x.partition("=") for x in rest) if value}
+        warps = int(more["warps"]) if "warps" in more else None
+        found = errors(kind, int(K), int(V), dtype, int(T), "norm" in rest, more.get("strength", 0.3), warps)
+        print(json.dumps({"job": job, **found}), flush=True)

@@ -41,7 +41,7 @@ from mnemolab.kernels.triton import (
 from mnemolab.kernels.triton.launch import miscompiled
 
 KINDS = {
-    "linear": (0, 0, 0), "scalar_decay": (1, 0, 0), "gla": (2, 0, 0), "deltanet": (0, 1, 1),
+    "linear": (0, 0, 0), "scalar_decay": (1, 0, 0), "mamba2": (1, 0, 1), "gla": (2, 0, 0), "deltanet": (0, 1, 1),
     "gated_deltanet": (1, 1, 1), "kda": (2, 1, 1), "gated_deltanet2": (2, 2, 2),
 }  # fmt: skip
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

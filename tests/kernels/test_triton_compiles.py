@@ -14,7 +14,7 @@ if find_spec("triton") is None:
 from mnemolab.kernels.triton.launch import miscompiled
 from tests.kernels.programs import may_be_wgmma, told_by
 
-KINDS = ("linear", "scalar_decay", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
+KINDS = ("linear", "scalar_decay", "mamba2", "gla", "deltanet", "gated_deltanet", "kda", "gated_deltanet2")
 # bytes of stack a thread; the split way of strong gates is kept rolled and may spill, the mild way beside it pays little
 SPILL = {
     "gradients.gradient_kernel": 700, "prepare.prepare_kernel": 500, "short_conv.conv_forward_kernel": 0,

@@ -209,20 +209,25 @@ def test_one_segment_is_launched_as_ever_and_more_by_address(bench, monkeypatch)
                 assert type(y) is int if isinstance(x, torch.Tensor) else x == y
 
 
-def test_the_table():
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+def test_the_table(dtype, monkeypatch):
     """Segments where heads are few and the sequence long; each of at least 8 chunks, half as many as there are segments."""
+    monkeypatch.setattr(table, "interpreted", lambda: False)  # what a GPU is given
     for B, T, H, K, V, decay, erase in product(
         (1, 8, 64), (1, 1000, 4096, 65537), (1, 4), (16, 64, 256), (64, 100), (0, 1), (0, 1)
     ):
-        config = table.choose(torch.float32, B * H, T, K, V, decay, erase)
+        config = table.choose(dtype, B * H, T, K, V, decay, erase)
         NT = -(-T // config.C)
-        geo = scan._geometry((B, T, H, K, V), decay, erase, 1, False, 1.0, torch.float32)
+        geo = scan._geometry((B, T, H, K, V), decay, erase, 1, False, 1.0, dtype)
         assert geo.segments == 1 or (T >= table.LONG and geo.span >= max(table.SHORTEST, config.segments // 2))
         assert B * H * table.padded(V) // config.BV * geo.segments < 2 * table.ENOUGH or geo.segments == 1
         assert (geo.segments - 1) * geo.span < NT <= geo.segments * geo.span
-    assert table.choose(torch.float32, 16, 4096, 64, 64, 1, 1).segments > 4
-    assert table.choose(torch.float32, 256, 4096, 64, 64, 1, 1).segments == 1
-    assert table.choose(torch.float32, 16, 4096, 256, 256, 1, 1).segments == 1
+    # long is told by tokens, and not by chunks, which have 16 to 64
+    assert [table.choose(dtype, 2, T, 64, 64, 1, 0).segments > 1 for T in (1023, 1024)] == [False, True]
+    assert [table.choose(dtype, n, 4096, 64, 64, 1, 1).segments > 1 for n in (64, 65)] == [True, False]
+    assert table.choose(dtype, 16, 4096, 64, 64, 1, 1).segments > 4
+    assert table.choose(dtype, 256, 4096, 64, 64, 1, 1).segments == 1
+    assert table.choose(dtype, 16, 4096, 256, 256, 1, 1).segments == 1
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="there tests/gpu compile it")
