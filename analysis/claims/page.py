@@ -191,7 +191,7 @@ def _lead(
             "inconclusive here and say how many seeds would decide them. The full tier decides."
         )
     if methods.get("tier") != "replicate":
-        text.append(replication_said(objects, again).replace("this page", "this report").replace("`", ""))
+        text.append(replication_said(objects, again))
     placebos = [row["id"] for row in objects if row["placebo_passed"]]
     text.append(
         f"Placebos that passed, as none may: {', '.join(placebos)}."

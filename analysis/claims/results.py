@@ -75,7 +75,7 @@ def results(
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in objects:
-        span = _span(row)
+        span = _interval(row)
         margin = _say(row["deciding_margin"]) if row["contrasts"] else ""
         lines.append(
             f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {span} | {margin} | {_say(row['p'])} | "
@@ -110,8 +110,8 @@ def replication_said(objects: Sequence[Mapping[str, Any]], replication: Replicat
     rows, methods = replication
     first = {row["id"]: row["verdict"] for row in objects if row["experiment"] and row["seeds"]}
     alike = [row["id"] for row in rows if row["verdict"] == first.get(row["id"])]
-    other = [f"`{row['id']}`" for row in rows if row["id"] not in alike]
-    left = [f"`{name}`" for name in first if name not in {row["id"] for row in rows}]
+    other = [row["id"] for row in rows if row["id"] not in alike]
+    left = [name for name in first if name not in {row["id"] for row in rows}]
     seeds, later = methods["seeds"], ", 1,000 more for each later attempt" if methods.get("attempts") else ""
     said = (
         f"With disjoint seeds ({min(seeds)} to {max(seeds)}{later}; the replicate tier, {methods.get('runs', 0)} runs) {len(rows)} of {len(first)} "
@@ -125,7 +125,7 @@ def replicated(claim: str, replication: Replication | None) -> str:
     """The verdict on `claim` under other seeds, with its effect; nothing where there is none."""
     for row in replication[0] if replication is not None else ():
         if row["id"] == claim:
-            return f"{row['verdict']}, {row['deciding']} {_say(row['effect'])} ({_span(row)})"
+            return f"{row['verdict']}, {row['deciding']} {_say(row['effect'])} ({_interval(row)})"
     return ""
 
 
@@ -135,7 +135,7 @@ def _replication_table(objects: Sequence[Mapping[str, Any]], rows: Sequence[Mapp
         "| under other seeds | verdict | effect | 95% interval | verdict above | effect above |",
         "| --- | --- | --- | --- | --- | --- |",
         *(
-            f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {_span(row)} | {first[row['id']]['verdict']} | "
+            f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {_interval(row)} | {first[row['id']]['verdict']} | "
             f"{_say(first[row['id']]['effect'])} |"
             for row in rows
         ),
@@ -160,7 +160,7 @@ def _say(value: float | None) -> str:
     return f"{value:g}" if isinstance(value, int) or float(value).is_integer() else f"{value:.3g}"
 
 
-def _span(row: Mapping[str, Any]) -> str:
+def _interval(row: Mapping[str, Any]) -> str:
     return "" if row["low"] is None or row["high"] is None else f"{_say(row['low'])} to {_say(row['high'])}"
 
 
@@ -170,8 +170,8 @@ def _limit(methods: Mapping[str, Any]) -> str:
 
 
 def _contrast(c: Mapping[str, Any]) -> str:
-    span = "" if c["low"] is None or c["high"] is None else f" ({_say(c['low'])} to {_say(c['high'])})"
-    return f"{c['name']}: {_say(c['effect'])}{span}, p {_say(c['adjusted'])}, {c['n']} seeds, {c['outcome']}"
+    span = _interval(c)
+    return f"{c['name']}: {_say(c['effect'])}{f' ({span})' if span else ''}, p {_say(c['adjusted'])}, {c['n']} seeds, {c['outcome']}"
 
 
 def _check(c: Mapping[str, Any]) -> str:

@@ -150,9 +150,9 @@ def _unsolved(programs: int, T: int, BK: int, FV: int, decay: int) -> Config:
         warps, stages = (1, 2) if C == 16 else (2 if decay else 1, 3)
         return Config(C, BV, FV, 64, warps, stages, 1, C // 16, 4, 2, 1, LIGHT, *along)
     if wide <= 64:
-        return Config(C, BV, min(FV, 64), 64, 4, 3, 1, 4, 1, 1, 1, LIGHT, *along)
-    stages = (3, 3) if decay else (2, 2)
-    return Config(C, BV, min(FV, 32), 64, 4, stages[0], 1, 4, 1, 1, stages[1], LIGHT, *along)
+        return Config(C, BV, FV, 64, 4, 3, 1, 4, 1, 1, 1, LIGHT, *along)
+    stages = 3 if decay else 2
+    return Config(C, BV, min(FV, 32), 64, 4, stages, 1, 4, 1, 1, stages, LIGHT, *along)
 
 
 def _combination(segments: int, BK: int) -> tuple[int, int, int]:

@@ -53,19 +53,18 @@ def test_every_stage(stage):
 
 
 @pytest.mark.parametrize(
-    "job, limit, without",
+    "job",
     [
-        # A in two bfloat16 terms: 2.45e-3 with one
-        ("scalar_decay:32:32:bf16:140", 2.1e-3, 2.45e-3),
-        # the state in two terms, where decay is slow and an error stays: 2.59e-3 with one
-        ("gated_deltanet:128:16:bf16:100:strength=0.05", 2.1e-3, 2.59e-3),
+        # A in two bfloat16 terms: 1.83e-3, and 2.45e-3 with one
+        "scalar_decay:32:32:bf16:140",
+        # the state in two terms, where decay is slow and an error stays: 1.77e-3, and 2.59e-3 with one
+        "gated_deltanet:128:16:bf16:100:strength=0.05",
     ],
 )
-def test_second_terms_are_there(job, limit, without):
+def test_second_terms_are_there(job):
     """What they are for is below the limits of the other tests. Rounding the result once costs 1.65e-3."""
-    assert limit < without
     (row,) = told_by("ptx_scan.py", job)
-    assert row["o"] <= limit, row
+    assert row["o"] <= 2.1e-3, row
 
 
 @pytest.mark.slow
