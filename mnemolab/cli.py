@@ -10,6 +10,8 @@ from mnemolab import __version__
 from mnemolab.errors import BadRequest, MnemolabError, hint
 
 COMMANDS = ("list", "train", "sweep", "probe", "claims", "report", "data", "demo", "bench")
+# options that may be given several times
+REPEATED = ("--plugin", "--replication")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,7 +54,7 @@ def _given_once(words: Sequence[str]) -> None:
     """argparse keeps the last of two; a person who gives two wants to be asked."""
     named = [word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
     for name in named:
-        if named.count(name) > 1 and name != "--plugin":
+        if named.count(name) > 1 and name not in REPEATED:
             raise BadRequest(f"{name} is given twice; give it once")
 
 

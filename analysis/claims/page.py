@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from mnemolab.analysis import report
 from mnemolab.analysis.claims.claim import RULES, TESTS, VERDICTS
 from mnemolab.analysis.claims.experiments import ATTEMPT
-from mnemolab.analysis.claims.results import Replication, replicated, replication_said, results, rules_said
+from mnemolab.analysis.claims.results import Replication, replicated, replication_said, results, rules_said, spans
 from mnemolab.analysis.claims.write import read_claims, read_replication
 from mnemolab.analysis.figures.plot import Saved
 from mnemolab.files import output_folder, write_text
@@ -27,12 +27,12 @@ _CONTRAST = {
 _ORDER = ("measure", "arm", "name", "value", "mean", "low", "high", "unit", "passed", "seeds")
 
 
-def build(folder: Path, out: Path, title: str = "What memory claims hold", replication: Path | None = None) -> Path:
-    """`out/index.html` and `out/results.md` from claims.json, methods.json and figures; with `replication`, a folder of the
+def build(folder: Path, out: Path, title: str = "What memory claims hold", replication: Sequence[Path] = ()) -> Path:
+    """`out/index.html` and `out/results.md` from claims.json, methods.json and figures; with `replication`, folders of the
     replicate tier, also what became of the claims under other seeds. Raises BadRequest for a folder that holds no claims."""
     folder = Path(folder)
     objects, methods = read_claims(folder)
-    again = None if replication is None else read_replication(replication, objects, methods)
+    again = read_replication(replication, objects, methods) if replication else None
     out = output_folder(out)
     pictures = _pictures(folder, methods.get("figures", []), [row["id"] for row in objects])
     claims, shown = [], []
@@ -221,8 +221,8 @@ def _methods_text(methods: Mapping[str, Any]) -> list[str]:
             "spread as seen and ask for 80% power."
         ),
         (
-            f"Learning rates: {methods.get('how', '?')}. Seeds: {_span(methods.get('seeds', []))}; twins "
-            f"{_span(methods.get('twin_seeds', []))}; pilots {_span(methods.get('pilot_seeds', []))}.{_attempts(methods.get('attempts', {}))} The test stream was read once. "
+            f"Learning rates: {methods.get('how', '?')}. Seeds: {spans(methods.get('seeds', []))}; twins "
+            f"{spans(methods.get('twin_seeds', []))}; pilots {spans(methods.get('pilot_seeds', []))}.{_attempts(methods.get('attempts', {}))} The test stream was read once. "
             f"{methods.get('steps', 0):,} steps in {methods.get('training_seconds', 0) / 3600:.2f} hours of training, summed over "
             f"workers. Checks and benchmarks ran on {methods.get('checks_on', '?')}.{_left_out(methods.get('diverged', []))} "
             f"{rules_said(methods)}"
@@ -258,10 +258,3 @@ def _methods_tables(methods: Mapping[str, Any]) -> list[Any]:
     if hashes:
         tables.append(report.rows_table("Experiments and their frozen hashes.", pd.DataFrame(hashes)))
     return tables
-
-
-def _span(seeds: Sequence[int]) -> str:
-    if not seeds:
-        return "none"
-    whole = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
-    return f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 1 else ", ".join(map(str, seeds))

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mnemolab.analysis.claims.claim import VERDICTS
+from mnemolab.analysis.claims.judge import twin_limit
 
-__all__ = ["replicated", "replication_said", "results", "rules_said"]
+__all__ = ["replicated", "replication_said", "results", "rules_said", "spans"]
 
 _HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
 _SAID = (
@@ -104,7 +105,8 @@ def results(
 
 
 def replication_said(objects: Sequence[Mapping[str, Any]], replication: Replication | None) -> str:
-    """How many of the claims that trained models decide were judged again under other seeds, how many alike, and which not yet."""
+    """How many of the claims that trained models decide were judged again under other seeds, how many alike, and which not yet; then
+    their A/A contrasts and the runs that were left out."""
     if replication is None:
         return "The replicate tier, with disjoint seeds, is not part of this page."
     rows, methods = replication
@@ -112,13 +114,32 @@ def replication_said(objects: Sequence[Mapping[str, Any]], replication: Replicat
     alike = [row["id"] for row in rows if row["verdict"] == first.get(row["id"])]
     other = [row["id"] for row in rows if row["id"] not in alike]
     left = [name for name in first if name not in {row["id"] for row in rows}]
-    seeds, later = methods["seeds"], ", 1,000 more for each later attempt" if methods.get("attempts") else ""
+    later = ", 1,000 more for each later attempt" if methods.get("attempts") else ""
     said = (
-        f"With disjoint seeds ({min(seeds)} to {max(seeds)}{later}; the replicate tier, {methods.get('runs', 0)} runs) {len(rows)} of {len(first)} "
+        f"With disjoint seeds ({spans(methods['seeds'])}{later}; the replicate tier, {methods.get('runs', 0)} runs) {len(rows)} of {len(first)} "
         f"claims that trained models decide were judged again, {len(alike)} with the same verdict"
     )
     said += f", another for {', '.join(other)}" if other else ""
-    return said + (f"; not yet run: {', '.join(left)}." if left else ".")
+    said += f"; not yet run: {', '.join(left)}." if left else "."
+    twins = [c for row in rows for c in row["twins"] if c["n"]]
+    if twins:
+        supported = sum(c["outcome"] == "supported" for c in twins)
+        limit = _limit({"twins_limit": twin_limit(supported, len(twins))})
+        said += f" A/A contrasts called supported there: {supported} of {len(twins)}{limit}."
+    if methods.get("diverged"):
+        said += f" Left out there, since their loss or gradient was not finite: {', '.join(methods['diverged'])}."
+    return said
+
+
+def spans(seeds: Sequence[int]) -> str:
+    """Seeds in words, a stretch without a gap by its ends: `700 to 711, 900`."""
+    ends: list[list[int]] = []
+    for seed in seeds:
+        if ends and seed == ends[-1][1] + 1:
+            ends[-1][1] = seed
+        else:
+            ends.append([seed, seed])
+    return ", ".join(f"{low} to {high}" if high > low else f"{low}" for low, high in ends) or "none"
 
 
 def replicated(claim: str, replication: Replication | None) -> str:

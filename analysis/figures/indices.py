@@ -22,13 +22,14 @@ def interference_indices(study: Study) -> list[Plot]:
     """Indices (p_control - p_experiment) / p_control, one panel a kind, for tasks with matched controls."""
     plots = []
     for task, records in tasks_with(study, "condition"):
-        panels = []
+        panels, absent = [], []
         for name, measure, axis, title, words in _PANELS:
             try:
                 frame = measure(records)
             except BadRequest:
                 continue
             known = frame["index"].notna() & ~frame["note"].str.startswith("unstable")
+            absent += _absent(title, frame, known)
             frame = frame[known].rename(columns={axis: "x", "index": "mean"})
             if len(frame):
                 panels.append((name, title, words, frame.assign(panel=name)))
@@ -52,19 +53,35 @@ def interference_indices(study: Study) -> list[Plot]:
             legend_above(figure, axes[0, 0])
         most = data[(data["panel"] == panels[0][0])]
         most = most[most["x"] == most["x"].max()]
+        caption = (
+            "(control minus experiment) / control accuracy; 0: no interference, 1: all is lost. Controls have the same lag and "
+            "length, with the key's other bindings given to other keys; for other keys, queries of the same lag with the fewest "
+            f"later writes. Mean over {runs_said(data)}; bars: 95% intervals."
+        )
         plots.append(
             Plot(
                 f"interference-{task}",
                 f"Interference against matched controls ({task})",
-                "(control minus experiment) / control accuracy; 0: no interference, 1: all is lost. Controls have the same "
-                "lag and length, with the key's other bindings given to other keys; for other keys, queries of the same lag with the fewest later writes. Mean over "
-                f"{runs_said(data)}; bars: 95% intervals.",
-                f"Interference indices. {extremes(most, 'interference')}",
+                " ".join([caption, *absent]),
+                " ".join(["Interference indices.", extremes(most, "interference"), *absent]),
                 figure,
                 data,
             )
         )
     return some(plots, "interference indices: no task here has matched controls (key_overwrite with control=True)")
+
+
+def _absent(title: str, frame: pd.DataFrame, known: pd.Series) -> list[str]:
+    """Sentences on the arms of `frame` that a panel cannot show at all, and why: what the notes say of their controls."""
+    lost = frame[~frame["arm"].isin(frame.loc[known, "arm"])]
+    arms: dict[str, list[str]] = {}
+    for arm, rows, _ in ordered(lost, look(lost["arm"])):
+        # how many runs it is differs from cell to cell
+        reasons = (note.removeprefix("unstable: ").partition(" in ") for note in rows["note"])
+        reasons = dict.fromkeys(said + (" in some runs" if of else "") for said, of, _ in reasons)
+        arms.setdefault(" or ".join(reasons), []).append(label(arm))
+    what = "no curve" if known.any() else "no panel; nothing"
+    return [f"{title}: {what} for {'; '.join(names)}, since {why}." for why, names in arms.items()]
 
 
 def release_bars(study: Study) -> list[Plot]:

@@ -13,9 +13,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", type=Path, help="where the page goes (default: FOLDER/report)")
     parser.add_argument(
         "--replication",
+        action="append",
+        default=[],
         metavar="DIR",
         type=Path,
-        help="judged claims of the tier replicate, to be shown beside FOLDER's",
+        help="judged claims of the tier replicate, to be shown beside FOLDER's; give it again for each further folder, "
+        "which holds other claims",
     )
     parser.add_argument("--title", help="heading of the page", metavar="TEXT")
 
@@ -31,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
 
         print(page.build(args.folder, out, args.title or "What memory claims hold", args.replication))
         return 0
-    if args.replication is not None:
+    if args.replication:
         raise BadRequest(
-            f"--replication {args.replication}: {args.folder} holds runs; it goes with a folder of judged claims"
+            f"--replication {args.replication[0]}: {args.folder} holds runs; it goes with a folder of judged claims"
         )
     from mnemolab.analysis import report
 

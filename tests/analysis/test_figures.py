@@ -205,9 +205,43 @@ def test_interference_panels_and_release():
         "Retroactive, same key",
         "Retroactive, other keys",
     ]
+    assert "no curve" not in plot.caption + plot.alt
     topic = rows(condition=np.tile(["single", "no_shift", "shift", "return"], 60))
     plot = FIGURES["release"](study_of(topic))[0]
     assert set(plot.data["condition"]) == {"shift", "return"}
+
+
+def test_a_panel_says_whose_curve_it_lacks_and_why():
+    """An arm whose control is hardly ever right has no index; one that lacks a point has its curve all the same."""
+    design = {
+        "condition": np.tile(["rebound", "control"], 120), "paired_versions": 2, "ask": 0, "version": 0, "n_stale": 0,
+        "lag_writes": np.arange(240) % 5, "lag_tokens": 9,
+    }  # fmt: skip
+    writes = np.arange(240) % 5
+    never = writes > 0  # the control of the other keys, the fewest writes, is wrong
+    hardly = never | (np.arange(240) < 20)
+    far = (writes == 4) | ((writes == 0) & (np.arange(240) >= 120))
+    frame = pd.concat(
+        [
+            rows(**design).assign(lag_tokens=np.where(far, 20, 9), correct=~far | never),
+            rows(**design, run_id="b", stage="gla", arm="gla"),
+            rows(**design, run_id="c", stage="gla", arm="gla").assign(correct=hardly),
+            rows(**design, run_id="d", stage="deltanet", arm="deltanet").assign(correct=hardly),
+            rows(**design, run_id="e", stage="mamba2", arm="mamba2").assign(correct=never),
+        ]
+    )
+    plot = FIGURES["interference"](study_of(frame))[0]
+    assert set(plot.data.loc[plot.data["panel"] == "proactive", "arm"]) == {"kda", "gla", "deltanet", "mamba2"}
+    others = plot.data[plot.data["panel"] == "load"]
+    assert set(others["arm"]) == {"kda"} and others["x"].tolist() == [1, 2, 3]
+    few = "Retroactive, other keys: no curve for GLA; DeltaNet, since the control is right fewer than 10 times in some runs."
+    none = "Retroactive, other keys: no curve for Mamba-2, since the control is never right: the index is undefined."
+    for text in (plot.caption, plot.alt):
+        assert few in text and none in text and text.count("no curve") == 2
+    plot = FIGURES["interference"](study_of(frame[frame["arm"] == "deltanet"]))[0]
+    assert (
+        len(plot.figure.axes) == 1 and "Retroactive, other keys: no panel; nothing for DeltaNet, since" in plot.caption
+    )
 
 
 def test_figures_with_one_run_all_right_and_one_lag():

@@ -19,6 +19,7 @@ from mnemolab.analysis.claims.results import results
 from mnemolab.analysis.claims.rules import judged
 from mnemolab.analysis.claims.write import read_claims, read_replication, write_claims
 from mnemolab.cli import main
+from mnemolab.errors import BadRequest
 
 DOCS = Path(__file__).parents[3] / "docs"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -215,7 +216,7 @@ def test_a_replication_is_shown_beside_the_verdicts(folder, replicate, tmp_path)
     assert page.count('<span class="refuted" role="img" aria-label="refuted" title="refuted">✕</span>') == 2
     assert "| `additive-blend` | refuted | -0.4 | " in text and "* other seeds: refuted, a contrast again -0.4" in text
     objects, methods = read_claims(folder)
-    assert said in results(objects, methods | {"tier": "full"}, read_replication(replicate, objects, methods))
+    assert said in results(objects, methods | {"tier": "full"}, read_replication([replicate], objects, methods))
     assert main(["report", str(folder), "--out", str(tmp_path / "alone")]) == 0
     assert "<dt>Other seeds</dt>" not in (tmp_path / "alone" / "index.html").read_text()
 
@@ -236,10 +237,80 @@ def test_what_replicates_nothing_is_refused(folder, replicate, tmp_path, change,
     assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+def written(folder: Path, names: dict[str, float], **methods) -> Path:
+    """A folder of the tier replicate with these claims and their effects; one A/A contrast each, lower by .15."""
+    folder.mkdir()
+    verdicts = [
+        judged(CLAIMS[n], Judgement([Sample("again", spread(mean))], twins=[Sample("a twin", spread(mean - 0.15))]))
+        for n, mean in names.items()
+    ]
+    write_claims(verdicts, folder, {"tier": "replicate", "devices": ["cpu"]} | methods)
+    return folder
+
+
+def test_folders_of_a_replication_are_joined(folder, replicate, tmp_path):
+    """What is said of them is said of all: seeds, runs, left-out runs, A/A contrasts, claims judged and not yet."""
+    record = written(
+        tmp_path / "record", {"record-update": 0.1}, seeds=[700, 701, 900], runs=40, hashes={"record": "01"},
+        attempts={"record": 1, "never run": 3}, diverged=["record, main, kda, 701 (ab)"],
+    )  # fmt: skip
+    quality = written(tmp_path / "quality", {"attnres-compute": 0.3}, seeds=[703], runs=12, hashes={"quality": "02"})
+    folders = [record, replicate, quality]
+    words = ["report", str(folder), "--out", str(tmp_path / "out")]
+    words += [word for each in folders for word in ("--replication", str(each))]
+    assert main(words) == 0
+    text, page = (tmp_path / "out" / "results.md").read_text(), (tmp_path / "out" / "index.html").read_text()
+    assert (
+        "(700 to 703, 900, 1,000 more for each later attempt; the replicate tier, 100 runs) 4 of 4 claims that trained models "
+        "decide were judged again, 1 with the same verdict, another for additive-blend, attnres-compute, record-update. "
+        "A/A contrasts called supported there: 1 of 2 (95% upper limit of the rate: 97%). "
+        "Left out there, since their loss or gradient was not finite: record, main, kda, 701 (ab)."
+    ) in page
+    again = re.findall(r"^\| `(.+?)` \|", text[text.index("| under other seeds") :], re.MULTILINE)
+    assert again == ["additive-blend", "gdn2-decouples", "attnres-compute", "record-update"]  # as above
+    objects, methods = read_claims(folder)
+    found = read_replication(folders, objects, methods)
+    assert found == read_replication(folders[::-1], objects, methods) and found[1]["attempts"] == {"record": 1}
+    alone = read_replication([replicate], objects, methods)[1]
+    assert (alone["seeds"], alone["runs"], alone["attempts"]) == ([700, 701, 702], 48, {})
+
+
+def test_runs_that_two_folders_share_count_once(folder, replicate, tmp_path):
+    """Claims of one experiment may lie in two folders, each of which counts all of its runs."""
+    other = written(tmp_path / "other", {"record-update": 0.1}, seeds=[700], runs=50, hashes={"overwrite": "00ff"})
+    replicate = Path(shutil.copytree(replicate, tmp_path / "replicate"))
+    objects, methods = read_claims(folder)
+    with pytest.raises(BadRequest, match=r"runs.parquet: cannot read it .* which runs of overwrite the folders share"):
+        read_replication([replicate, other], objects, methods)
+    for where, first in ((replicate, 0), (other, 45)):
+        ids = [f"{n}" for n in range(first, first + 48)]
+        pd.DataFrame({"run_id": [*ids, ids[0]]}).to_parquet(
+            where / "runs.parquet"
+        )  # one stands in two places of the plan
+    assert read_replication([replicate, other], objects, methods)[1]["runs"] == 48 + 50 - 3
+
+
+def test_a_claim_in_two_folders_is_refused(folder, replicate, tmp_path, capsys):
+    other = written(tmp_path / "other", {"record-update": 0.1, "gdn2-decouples": 0.1}, seeds=[700], runs=50)
+    words = ["report", str(folder), "--out", str(tmp_path / "out")]
+    assert main([*words, "--replication", str(replicate), "--replication", str(other)]) == 2
+    said = capsys.readouterr().err
+    assert f"gdn2-decouples is judged in {replicate} and in {other}; leave one of the two out" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("change, said", [({"tier": "full"}, "tier full"), ({"seeds": [102]}, "seeds [102]")])
+def test_every_folder_of_a_replication_is_checked(folder, replicate, tmp_path, change, said, capsys):
+    other = written(tmp_path / "other", {"record-update": 0.1}, **{"seeds": [700], "runs": 1} | change)
+    words = ["report", str(folder), "--out", str(tmp_path / "out")]
+    assert main([*words, "--replication", str(replicate), "--replication", str(other)]) == 2
+    assert f"{other}: {said}" in capsys.readouterr().err
+
+
 def test_docs_say_plainly_what_has_run():
     """The page and the table of runs are of the verdicts that lie beside them."""
     objects, methods = read_claims(DOCS / "results" / "full")
-    again = read_replication(DOCS / "results" / "replicate", objects, methods)
+    again = read_replication(sorted((DOCS / "results").glob("replicate*")), objects, methods)
     assert (DOCS / "results.md").read_text() == results(objects, methods, again)
     assert [row["id"] for row in objects] == list(CLAIMS)
     runs = pd.read_parquet(DOCS / "results" / "full" / "runs.parquet")
