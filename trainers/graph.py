@@ -142,6 +142,7 @@ class GraphSteps(Steps):
                 body()
         except Exception as error:  # noqa: BLE001  (whatever forbids capture, running eagerly is right)
             torch.cuda.synchronize(self.device)
+            _release_generator(self.device)
             self.optimiser.zero_grad(set_to_none=True)
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             self.how += f"; {what} eagerly: {reason}"
@@ -160,3 +161,11 @@ class GraphSteps(Steps):
             loss = query_loss(self.model, *examples, head=self._cast and self._cast.head)
         loss.backward()
         self._update(loss.losses)
+
+
+def _release_generator(device: torch.device) -> None:
+    """After a capture that failed PyTorch's default generator of `device` still counts as capturing, and refuses to draw
+    ("Offset increment outside graph capture"): give it a copy of its state, which does not. Seed and offset stay."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator = torch.cuda.default_generators[index]
+    generator.graphsafe_set_state(generator.clone_state())

@@ -128,4 +128,5 @@ def test_where_capture_is_impossible_it_says_so_and_runs(monkeypatch):
     eager.advance(20)
     graph.advance(20)
     assert "steps eagerly" in graph.how
+    assert torch.randn(3, device="cuda").isfinite().all()  # the default generator draws again
     assert graph.drain()[-1][1] == pytest.approx(eager.drain()[-1][1], abs=TOLERANCE["fp32"])
