@@ -161,18 +161,25 @@ def canvas(
     return figure, figure.subplots(rows, columns, **grid)
 
 
-def legend_above(figure: Figure, axes: Axes, columns: int | None = None, **more: Any) -> None:
-    """The legend in rows of its own above the axes, never over data. `columns` defaults to what the width holds.
+def legend_above(
+    figure: Figure, axes: Axes | Iterable[Axes], columns: int | None = None, order: Iterable[str] = (), **more: Any
+) -> None:
+    """The legend in rows of its own above the axes, never over data: of all `axes`, a name once, those in `order` first and in
+    that order. `columns` defaults to what the width holds.
 
     The figure grows by what more than two rows take, so that the axes keep their size; a legend of a great many rows takes
     the width of a page.
     """
-    handles, labels = axes.get_legend_handles_labels()
-    if not handles:
+    named: dict[str, Any] = {}
+    for ax in [axes] if isinstance(axes, Axes) else axes:
+        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+            named.setdefault(name, handle)
+    if not named:
         return
     # models first; what they are compared with last
-    order = sorted(range(len(labels)), key=lambda i: labels[i] in ("chance", "random-key oracle"))
-    handles, labels = [handles[i] for i in order], [labels[i] for i in order]
+    place = {name: at for at, name in enumerate(order)}
+    labels = sorted(named, key=lambda name: (name in ("chance", "random-key oracle"), place.get(name, len(place))))
+    handles = [named[name] for name in labels]
     handles = [h[0] if isinstance(h, ErrorbarContainer) else h for h in handles]
     each = 0.45 + 0.06 * max(map(len, labels))
     if len(labels) > MANY * max(1, int(figure.get_figwidth() / each)):

@@ -5,27 +5,26 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mnemolab.analysis.claims.claim import Contrast, Verdict
+from mnemolab.analysis.claims.claim import Verdict
 from mnemolab.analysis.claims.evidence import Evidence, Ran
 from mnemolab.analysis.claims.experiments import load_experiment
+from mnemolab.analysis.claims.forest import forest
 from mnemolab.analysis.claims.judges.retention import CLASSES, class_accuracy
 from mnemolab.analysis.claims.rules import interval
+from mnemolab.analysis.claims.write import to_object
 from mnemolab.analysis.figures import FIGURES
 from mnemolab.analysis.figures.plot import NotApplicable, Plot, Saved, save
 from mnemolab.analysis.records import Study
 from mnemolab.analysis.style import PAGE, canvas, label, legend_above, look, paper
 from mnemolab.errors import BadRequest
 
-__all__ = ["draw", "forest", "selection", "study_of"]
+__all__ = ["draw", "selection", "study_of"]
 
-_COLOURS = {"supported": "#0072b2", "refuted": "#d55e00", "inconclusive": "#444444"}
-_MARKS = {"supported": "o", "refuted": "X", "inconclusive": "D"}
 # how arms of `retention` end that start away from the middle
 _HALF_LIVES = {"short": "v", "long": "^"}
 # what every experiment shows, where it applies; a claim adds its own
@@ -37,7 +36,7 @@ def draw(verdicts: Sequence[Verdict], evidence: Evidence, out: Path) -> list[dic
     rows = []
     for verdict in verdicts:
         if any(c.n for c in verdict.contrasts):
-            rows.append(_row(save(forest(verdict), out), [verdict.claim.id], ""))
+            rows.append(_row(save(forest(to_object(verdict)), out), [verdict.claim.id], ""))
     wanted: dict[tuple[str, str], dict[str, list[str]]] = {}
     for verdict in verdicts:
         cell, _, name = verdict.claim.figure.partition("/")
@@ -102,58 +101,6 @@ def _row(saved: Saved, claims: Sequence[str], experiment: str) -> dict[str, Any]
     row = {name: getattr(saved, name) for name in ("name", "title", "caption", "alt")}
     files = {kind: getattr(saved, kind).name for kind in ("png", "pdf", "csv")}
     return {"claims": list(claims), "experiment": experiment, **row, **files}
-
-
-def forest(verdict: Verdict) -> Plot:
-    """Effects with 95% intervals against their margins; placebos and A/A pairs below, in grey."""
-    rows = [
-        *((c, "contrast") for c in verdict.contrasts),
-        *((c, "placebo") for c in verdict.placebo),
-        *((c, "A/A") for c in verdict.twins),
-    ]
-    rows = [(c, kind) for c, kind in rows if c.n]
-    with paper():
-        names = [_said(c, kind) for c, kind in rows]
-        figure, axes = canvas(
-            PAGE * 0.9, 0.65 + (0.31 if any("\n" in name for name in names) else 0.23) * max(1, len(rows))
-        )
-        axes.axvline(0, color="#999999", linewidth=0.7, zorder=1)
-        for at, (c, kind) in enumerate(rows):
-            own = kind == "contrast"
-            colour = _COLOURS[c.outcome] if own else "#9a9a9a"
-            low, high = (c.effect if not np.isfinite(v) else v for v in (c.low, c.high))
-            axes.plot([low, high], [at, at], color=colour, linewidth=1.4, zorder=3)
-            face = colour if c.outcome == "supported" else "white"
-            axes.plot(c.effect, at, _MARKS[c.outcome], color=colour, markerfacecolor=face, markersize=4.5, zorder=4)
-            for bound in _bounds(c):
-                axes.plot([bound, bound], [at - 0.32, at + 0.32], color="#cc79a7", linewidth=1.4, zorder=2)
-        axes.set_yticks(range(len(rows)), names)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlabel(f"effect ({verdict.claim.unit})")
-        axes.grid(axis="y", visible=False)
-    data = pd.DataFrame(
-        [
-            {"what": kind, "contrast": c.name, "test": c.test, "effect": c.effect, "low": c.low, "high": c.high}
-            | {"margin": c.margin, "p": c.adjusted, "seeds": c.n, "outcome": c.outcome}
-            for c, kind in rows
-        ]
-    )
-    alt = f"{verdict.claim.id}: " + "; ".join(
-        f"{c.name}, {c.effect:.3f} ({c.low:.3f} to {c.high:.3f}), {c.outcome}" for c in verdict.contrasts if c.n
-    )
-    caption = (
-        "Mean over seeds with 95% intervals; filled: supported, cross: refuted, open: inconclusive. Pink ticks: the margin. "
-        "Grey: placebos and A/A pairs, which must not be supported."
-    )
-    return Plot(f"claim-{verdict.claim.id}", f"{verdict.claim.id}: {verdict.verdict}", caption, alt, figure, data)
-
-
-def _bounds(c: Contrast) -> tuple[float, ...]:
-    return {"no worse": (-c.margin,), "equivalent": (-c.margin, c.margin)}.get(c.test, (c.margin,))
-
-
-def _said(c: Contrast, kind: str) -> str:
-    return "\n".join(wrap(c.name if kind == "contrast" else f"{kind}: {c.name}", 58))
 
 
 def _span(row: dict[str, Any], name: str) -> list[list[float]]:

@@ -21,7 +21,10 @@ _SHOWN = (
     "figures/",
     "style.py",
     "report.py",
-    *(f"claims/{n}.py" for n in ("command", "cost", "figures", "page", "results", "story", "write")),
+    *(
+        f"claims/{n}.py"
+        for n in ("command", "cost", "figures", "forest", "page", "replication", "results", "story", "write")
+    ),
 )
 _CHECKING = ("claims/checks/", "claims/checked.py", "statistics/")
 _CONTRASTS = ("contrasts", "placebo", "twins")

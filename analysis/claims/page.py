@@ -1,5 +1,6 @@
 """The report on a folder of claims: one self-contained page, and docs/results.md's text, from the files alone."""
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from mnemolab.analysis import report
 from mnemolab.analysis.claims.claim import RULES, TESTS, VERDICTS
 from mnemolab.analysis.claims.experiments import ATTEMPT
-from mnemolab.analysis.claims.results import Replication, replicated, replication_said, results, rules_said, spans
-from mnemolab.analysis.claims.write import read_claims, read_replication
-from mnemolab.analysis.figures.plot import Saved
+from mnemolab.analysis.claims.forest import forest
+from mnemolab.analysis.claims.replication import Replication, agreement, agreement_said, read_replication
+from mnemolab.analysis.claims.results import (
+    POOLED,
+    pooled,
+    replicated,
+    replication_said,
+    results,
+    rules_said,
+    spans,
+)
+from mnemolab.analysis.claims.write import read_claims
+from mnemolab.analysis.figures.plot import NotApplicable, Saved, save
+from mnemolab.analysis.figures.replication import replication as drawn
 from mnemolab.files import output_folder, write_text
 
 __all__ = ["build"]
@@ -29,12 +41,16 @@ _ORDER = ("measure", "arm", "name", "value", "mean", "low", "high", "unit", "pas
 
 def build(folder: Path, out: Path, title: str = "What memory claims hold", replication: Sequence[Path] = ()) -> Path:
     """`out/index.html` and `out/results.md` from claims.json, methods.json and figures; with `replication`, folders of the
-    replicate tier, also what became of the claims under other seeds. Raises BadRequest for a folder that holds no claims."""
+    replicate tier, also what became of the claims under other seeds. `out/figures` gets the forests of the claims, which need no
+    runs, and then `replication` (.png, .pdf, .csv each). Raises BadRequest for a folder that holds no claims."""
     folder = Path(folder)
     objects, methods = read_claims(folder)
     again = read_replication(replication, objects, methods) if replication else None
     out = output_folder(out)
-    pictures = _pictures(folder, methods.get("figures", []), [row["id"] for row in objects])
+    agreed = agreement(objects, again[0]) if again else None
+    compared = _compared(agreed, out / "figures")
+    saved = [*_forests(objects, again, out / "figures"), *_stored(folder, methods.get("figures", []))]
+    pictures = _pictures(saved, [row["id"] for row in objects], len(compared))
     claims, shown = [], []
     for row in objects:
         own = [(n, p) for n, p, claims_of in pictures if row["id"] in claims_of]
@@ -42,7 +58,7 @@ def build(folder: Path, out: Path, title: str = "What memory claims hold", repli
         # a figure that belongs to several claims is shown with the first
         first = [pair for pair in own if _first(row["id"], pair[0], pictures, objects)]
         claims.append(
-            _claim(row, first, replicated(row["id"], again))
+            _claim(row, first, replicated(row["id"], again), pooled(row["id"], agreed))
             | {"elsewhere": [pair for pair in own if pair not in first]}
         )
     rest = [(n, p) for n, p, _ in pictures if (n, p) not in shown]
@@ -56,12 +72,13 @@ def build(folder: Path, out: Path, title: str = "What memory claims hold", repli
         facts=_facts(methods),
         counts={v: sum(row["verdict"] == v for row in objects) for v in VERDICTS},
         marks=MARKS,
-        lead=_lead(objects, methods, again),
+        lead=_lead(objects, methods, again, agreed),
+        compared=compared,
         again={row["id"]: row["verdict"] for row in again[0]} if again else {},
         claims=claims,
         methods_text=_methods_text(methods),
         methods_tables=_methods_tables(methods),
-        shown=shown,
+        shown=[*compared, *shown],
         rest=rest,
     )
     write_text(out / "results.md", results(objects, methods, again))
@@ -77,16 +94,45 @@ def _style() -> Any:
     return Markup(found[1] if found else "")
 
 
-def _pictures(folder: Path, rows: Sequence[Mapping[str, Any]], ids: Sequence[str]) -> list[tuple[int, Any, list[str]]]:
-    """(number, picture, ids of its claims), numbered as they come on the page; those missing on disk are left out."""
-    first = lambda row: min((ids.index(name) for name in row["claims"] if name in ids), default=len(ids))
+def _compared(agreed: pd.DataFrame | None, folder: Path) -> list[tuple[int, Any]]:
+    """[(1, picture)] of the first seeds against the others, saved in `folder`; nothing where no contrast was measured twice."""
+    try:
+        return [] if agreed is None else [(1, report.picture(save(drawn(agreed), folder)))]
+    except NotApplicable:
+        return []
+
+
+def _forests(
+    objects: Sequence[Mapping[str, Any]], again: Replication | None, folder: Path
+) -> list[tuple[Saved, list[str]]]:
+    """The forest of every claim that has contrasts, with the other seeds in it, drawn anew from the objects."""
+    seconds = {row["id"]: row for row in again[0]} if again else {}
     found = []
-    for row in sorted(rows, key=first):
-        files = {kind: folder / "figures" / row[kind] for kind in ("png", "pdf", "csv")}
-        if files["png"].exists() and files["csv"].exists():
-            saved = Saved(row["name"], row["title"], row["caption"], row["alt"], **files)
-            found.append((len(found) + 1, report.picture(saved), row["claims"]))
+    for row in objects:
+        with contextlib.suppress(NotApplicable):  # decided by checks alone, or not trained
+            found.append((save(forest(row, seconds.get(row["id"])), folder), [row["id"]]))
     return found
+
+
+def _stored(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Saved, list[str]]]:
+    """What `mnemolab claims` drew from the runs, but for forests; what is missing on disk is left out."""
+    found = []
+    for row in rows:
+        files = {kind: folder / "figures" / row[kind] for kind in ("png", "pdf", "csv")}
+        if row["experiment"] and files["png"].exists() and files["csv"].exists():
+            found.append((Saved(row["name"], row["title"], row["caption"], row["alt"], **files), row["claims"]))
+    return found
+
+
+def _pictures(
+    saved: Sequence[tuple[Saved, list[str]]], ids: Sequence[str], before: int = 0
+) -> list[tuple[int, Any, list[str]]]:
+    """(number, picture, ids of its claims), numbered as they come on the page, after `before` others."""
+    first = lambda pair: min((ids.index(name) for name in pair[1] if name in ids), default=len(ids))
+    return [
+        (before + at, report.picture(picture), claims)
+        for at, (picture, claims) in enumerate(sorted(saved, key=first), start=1)
+    ]
 
 
 def _first(
@@ -97,7 +143,7 @@ def _first(
     return next((row["id"] for row in objects if row["id"] in of), "") == claim
 
 
-def _claim(row: Mapping[str, Any], pictures: list, again: str = "") -> dict[str, Any]:
+def _claim(row: Mapping[str, Any], pictures: list, again: str = "", both: str = "") -> dict[str, Any]:
     tables = []
     for name, caption in (
         ("contrasts", "Contrasts: mean over seeds with 95% intervals, p after the correction of the claim's rule"),
@@ -134,6 +180,7 @@ def _claim(row: Mapping[str, Any], pictures: list, again: str = "") -> dict[str,
         "Rule": RULES.get(row["rule"], row["rule"]),
         "Placebo": row["placebo"],
         **({"Other seeds": again} if again else {}),
+        **({"Both": f"{both}, not the frozen rule"} if both else {}),
     }
     cells = [
         _cell(row["effect"]),
@@ -175,7 +222,10 @@ def _facts(methods: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _lead(
-    objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any], again: Replication | None = None
+    objects: Sequence[Mapping[str, Any]],
+    methods: Mapping[str, Any],
+    again: Replication | None = None,
+    agreed: pd.DataFrame | None = None,
 ) -> list[str]:
     seeds = len(methods.get("seeds", []))
     text = [
@@ -192,6 +242,8 @@ def _lead(
         )
     if methods.get("tier") != "replicate":
         text.append(replication_said(objects, again))
+    said = "" if agreed is None else agreement_said(agreed)
+    text += [f"{said} {POOLED}"] if said else []
     placebos = [row["id"] for row in objects if row["placebo_passed"]]
     text.append(
         f"Placebos that passed, as none may: {', '.join(placebos)}."

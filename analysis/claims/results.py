@@ -3,10 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from mnemolab.analysis.claims.claim import VERDICTS
 from mnemolab.analysis.claims.judge import twin_limit
+from mnemolab.analysis.claims.replication import Replication, agreement, agreement_said
+from mnemolab.analysis.figures.replication import alt, caption
 
-__all__ = ["replicated", "replication_said", "results", "rules_said", "spans"]
+__all__ = ["POOLED", "pooled", "replicated", "replication_said", "results", "rules_said", "spans"]
 
 _HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
 _SAID = (
@@ -23,9 +27,8 @@ _COMMANDS = (
     "```",
     "",
 )
-
-
-Replication = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]  # what `write.read_replication` gives
+# said wherever the seeds of both sides are taken together
+POOLED = "Taking all seeds together is not the frozen rule and changes no verdict."
 
 
 def results(
@@ -33,6 +36,7 @@ def results(
 ) -> str:
     """The page for judged claims (objects of claims.json), and what became of them under other seeds."""
     facts = methods.get("provenance", {})
+    agreed = None if replication is None else agreement(objects, replication[0])
     counts = ", ".join(f"{sum(row['verdict'] == v for row in objects)} {v}" for v in VERDICTS)
     twins, supported = methods.get("twins", 0), methods.get("twins_supported", 0)
     lines = [
@@ -66,7 +70,7 @@ def results(
         lines += [
             "",
             f"{replication_said(objects, replication)} What made this page, in pieces that go on where the last one stopped",
-            "(training and judging need not share a machine, [claims.md](claims.md); `--tier replicate` and `--replication claims/replicate` add the other seeds):",
+            "(training and judging need not share a machine, [claims.md](claims.md); `--tier replicate` and `--replication claims/replicate` add the other seeds and a figure, report/figures/replication.png):",
             "",
             *_COMMANDS[:-1],
         ]
@@ -82,8 +86,8 @@ def results(
             f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {span} | {margin} | {_say(row['p'])} | "
             f"{row['seeds'] or ''} | {_say(row['seeds_needed'])} |"
         )
-    if replication is not None:
-        lines += ["", *_replication_table(objects, replication[0])]
+    if replication is not None and agreed is not None:
+        lines += ["", *_replication_table(objects, replication[0], agreed)]
     for row in objects:
         lines += [
             "",
@@ -97,8 +101,8 @@ def results(
         lines += [f"* {_contrast(c)}" for c in row["contrasts"]]
         lines += [f"* placebo: {_contrast(c)}" for c in row["placebo_contrasts"]]
         lines += [f"* {_check(c)}" for c in row["checks"]]
-        again = replicated(row["id"], replication)
-        lines += [f"* other seeds: {again}"] if again else []
+        again, both = replicated(row["id"], replication), pooled(row["id"], agreed)
+        lines += [f"* other seeds: {again}{f'; {both}' if both else ''}"] if again else []
         if row["note"]:
             lines.append(f"\n{row['note']}")
     return "\n".join(lines) + "\n"
@@ -150,17 +154,52 @@ def replicated(claim: str, replication: Replication | None) -> str:
     return ""
 
 
-def _replication_table(objects: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def pooled(claim: str, agreed: pd.DataFrame | None) -> str:
+    """The effect over the seeds of both sides of the contrast that decides `claim` under the other seeds (`agreed` is of
+    `agreement`); nothing where that is not known."""
+    row = _decides(claim, agreed)
+    return "" if row is None or row["left_out"] else f"all {row['both_n']} seeds {_both(row)}"
+
+
+def _decides(claim: str, agreed: pd.DataFrame | None) -> pd.Series | None:
+    """The row of `agreed` of the contrast that decides `claim` under the other seeds, if the first ones measured it too."""
+    rows = None if agreed is None else agreed[(agreed["claim"] == claim) & agreed["decides"]]
+    return None if rows is None or rows.empty else rows.iloc[0]
+
+
+def _both(row: Mapping[str, Any] | pd.Series) -> str:
+    return f"{_say(row['both_effect'])} ({_say(row['both_low'])} to {_say(row['both_high'])})"
+
+
+def _replication_table(
+    objects: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], agreed: pd.DataFrame
+) -> list[str]:
+    """Verdict and deciding contrast under the other seeds, the same contrast above and over all seeds; then how far the two agree."""
     first = {row["id"]: row for row in objects}
-    return [
-        "| under other seeds | verdict | effect | 95% interval | verdict above | effect above |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *(
-            f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {_interval(row)} | {first[row['id']]['verdict']} | "
-            f"{_say(first[row['id']]['effect'])} |"
-            for row in rows
-        ),
+    lines = [
+        "| under other seeds | verdict | effect | 95% interval | verdict above | effect above | both |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    others = []
+    for row in rows:
+        above, same = first[row["id"]], _decides(row["id"], agreed)
+        effect = "" if same is None else _say(same["first_effect"])
+        if row["deciding"] != above["deciding"]:
+            effect = f"{effect} †".strip()
+            others.append(f"`{row['id']}`, {row['deciding']}")
+        both = "" if same is None or same["left_out"] else _both(same)
+        lines.append(
+            f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {_interval(row)} | {above['verdict']} | {effect} | {both} |"
+        )
+    lines += [
+        "",
+        "Effects are those of the contrast that decides under the other seeds, `both` its mean over all seeds of the two tiers with a "
+        f"95% t interval. {POOLED}"
+        + (f" † Another contrast decides above; here: {'; '.join(others)}." if others else ""),
+    ]
+    if said := agreement_said(agreed):
+        lines += ["", said, "", f"![{alt(agreed)}](figures/replication.png)", "", caption(agreed)]
+    return lines
 
 
 def rules_said(methods: Mapping[str, Any]) -> str:

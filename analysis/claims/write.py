@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from mnemolab.analysis.claims.judge import twin_limit, twin_rate
 from mnemolab.errors import BadRequest
 from mnemolab.files import write_json, write_text
 
-__all__ = ["FIELDS", "held_ids", "read_claims", "read_replication", "table", "to_object", "write_claims", "write_runs"]
+__all__ = ["FIELDS", "held_ids", "read_claims", "table", "to_object", "write_claims", "write_runs"]
 
 # of every object of claims.json, in this order
 FIELDS = (
@@ -24,10 +23,6 @@ FIELDS = (
     "verdict", "why", "would_change", "deciding", "deciding_margin", "effect", "low", "high", "p", "seeds", "power", "seeds_needed", "contrasts",
     "placebo_contrasts", "placebo_passed", "twins", "checks", "numbers", "evidence", "figure", "note",
 )  # fmt: skip
-
-
-# what has to be the same for one verdict to replicate another
-ASKED = ("statement", "experiment", "statistic", "direction", "margin", "rule", "placebo")
 
 
 def to_object(verdict: Verdict) -> dict[str, Any]:
@@ -139,83 +134,6 @@ def read_claims(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     if missing:
         raise BadRequest(f"{Path(folder) / 'claims.json'}: an object lacks {missing[0]!r}; run `mnemolab claims` again")
     return found[0], found[1]
-
-
-def read_replication(
-    folders: Sequence[Path], objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """(objects, methods) of folders of the tier `replicate` together: of the claims that trained models decide, those in
-    `objects` too, in their order; of methods what holds for all folders (seeds, attempts, runs, diverged).
-
-    Raises BadRequest for another tier, for seeds that `methods` has as well, for a claim that asks something else there, and
-    for one that two folders hold.
-    """
-    first = {row["id"]: row for row in objects}
-    found: dict[str, dict[str, Any]] = {}
-    held: dict[str, Path] = {}
-    parts = []
-    for folder in folders:
-        rows, other = read_claims(folder)
-        _replicates(folder, other, methods)
-        for row in rows:
-            name = row["id"]
-            if name in held:
-                raise BadRequest(
-                    f"{name} is judged in {held[name]} and in {folder}; leave one of the two out, or delete claims.json of one and "
-                    "judge its other claims again with `mnemolab claims --tier replicate --only`"
-                )
-            held[name] = folder
-            if name in first and row["experiment"] and row["seeds"]:
-                _same_asked(folder, row, first[name])
-                found[name] = row
-        parts.append(other)
-    return [found[name] for name in first if name in found], _joined(folders, parts)
-
-
-def _replicates(folder: Path, other: Mapping[str, Any], methods: Mapping[str, Any]) -> None:
-    if other.get("tier") != "replicate" or not other.get("seeds"):
-        raise BadRequest(
-            f"{folder}: tier {other.get('tier')}; a replication is what `mnemolab claims --tier replicate` wrote"
-        )
-    shared = sorted({*other["seeds"]} & {*methods.get("seeds", ())})
-    if shared:
-        raise BadRequest(
-            f"{folder}: seeds {shared} are those of the claims it is to replicate; give runs of other seeds"
-        )
-
-
-def _same_asked(folder: Path, row: Mapping[str, Any], first: Mapping[str, Any]) -> None:
-    changed = [name for name in ASKED if row[name] != first[name]]
-    if changed:
-        raise BadRequest(f"{folder}: {row['id']} has another {changed[0]} there; judge both folders with one version")
-
-
-def _joined(folders: Sequence[Path], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `parts`, the methods of `folders`, say together. `attempts` are those of experiments that ran there."""
-    return {
-        "seeds": sorted({seed for part in parts for seed in part["seeds"]}),
-        "attempts": {
-            e: n for part in parts for e, n in part.get("attempts", {}).items() if e in part.get("hashes", ())
-        },
-        "runs": sum(part.get("runs", 0) for part in parts) - _shared_runs(folders, parts),
-        "diverged": list(dict.fromkeys(name for part in parts for name in part.get("diverged", ()))),
-    }
-
-
-def _shared_runs(folders: Sequence[Path], parts: Sequence[Mapping[str, Any]]) -> int:
-    """How many runs a sum over the folders counts again: those of experiments whose claims lie in several."""
-    times = Counter(name for part in parts for name in part.get("hashes", ()))
-    twice = {name for name, n in times.items() if n > 1}
-    ids: list[str] = []
-    for folder in (f for f, part in zip(folders, parts, strict=True) if twice & {*part.get("hashes", ())}):
-        try:
-            ids += pd.read_parquet(folder / "runs.parquet", columns=["run_id"])["run_id"].unique().tolist()
-        except (OSError, ValueError) as error:
-            raise BadRequest(
-                f"{folder / 'runs.parquet'}: cannot read it ({error}); `mnemolab claims` writes it, and it "
-                f"says which runs of {', '.join(sorted(twice))} the folders share"
-            ) from error
-    return len(ids) - len(set(ids))
 
 
 def held_ids(folder: Path) -> set[str]:

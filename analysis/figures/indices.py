@@ -50,7 +50,7 @@ def interference_indices(study: Study) -> list[Plot]:
                     ax.set_xticks(sorted(frame["x"].unique()))
                 if at == 0:
                     ax.set_ylabel("interference index")
-            legend_above(figure, axes[0, 0])
+            legend_above(figure, axes[0], order=map(label, looks))
         most = data[(data["panel"] == panels[0][0])]
         most = most[most["x"] == most["x"].max()]
         caption = (

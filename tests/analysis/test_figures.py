@@ -244,6 +244,20 @@ def test_a_panel_says_whose_curve_it_lacks_and_why():
     )
 
 
+def test_the_legend_names_arms_of_every_panel_in_their_order():
+    """DeltaNet's control is never right where versions are compared, so that it has a curve against later writes alone."""
+    condition = np.tile(["rebound", "control"], 120)
+    design = {
+        "condition": condition, "paired_versions": 2, "ask": 0, "version": 0, "n_stale": 0, "lag_writes": np.arange(240) % 5,
+        "lag_tokens": 9,
+    }  # fmt: skip
+    others = [rows(**design), rows(**design, run_id="b", stage="mamba2", arm="mamba2")]
+    late = rows(**design, run_id="c", stage="deltanet", arm="deltanet").assign(correct=condition == "rebound")
+    plot = FIGURES["interference"](study_of(pd.concat([*others, late])))[0]
+    assert set(plot.data.loc[plot.data["arm"] == "deltanet", "panel"]) == {"load"}
+    assert [text.get_text() for text in plot.figure.legends[0].get_texts()] == ["Mamba-2", "DeltaNet", "KDA"]
+
+
 def test_figures_with_one_run_all_right_and_one_lag():
     """All right: points without bars, fits with an open half-life, no warning; one lag: the figure says why it is absent."""
     frame = rows(lag_tokens=np.tile(np.arange(1, 9), 30), correct=True)

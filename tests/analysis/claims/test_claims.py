@@ -176,7 +176,8 @@ def test_a_kept_verdict_is_used_again_only_for_the_same_runs(tmp_path):
 
 def test_a_kept_verdict_depends_on_the_files_that_it_comes_from(tmp_path, monkeypatch):
     """A figure that is drawn anew costs no GPU time, and a judge that is mended no check."""
-    for place in ("claims/kept.py", "claims/judges/load.py", "claims/checks/units.py", "figures/draw.py", "style.py"):
+    shown = ("figures/draw.py", "style.py", "claims/replication.py")
+    for place in ("claims/kept.py", "claims/judges/load.py", "claims/checks/units.py", *shown):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("before")
     monkeypatch.setattr(kept, "__file__", str(tmp_path / "claims" / "kept.py"))
@@ -192,7 +193,7 @@ def test_a_kept_verdict_depends_on_the_files_that_it_comes_from(tmp_path, monkey
 
     assert changed("claims/judges/load.py") == [True, False]
     assert changed("claims/checks/units.py") == [True, True]
-    assert changed("figures/draw.py") == changed("style.py") == [False, False]
+    assert [changed(place) for place in shown] == [[False, False]] * 3
 
 
 def test_costs_of_a_gpu_stand_where_there_is_none(tmp_path, monkeypatch):

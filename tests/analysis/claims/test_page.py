@@ -15,9 +15,10 @@ from mnemolab.analysis.claims import CLAIMS, Evidence, Judgement, Sample
 from mnemolab.analysis.claims.checked import check_claim
 from mnemolab.analysis.claims.checks import Check
 from mnemolab.analysis.claims.figures import draw
+from mnemolab.analysis.claims.replication import read_replication
 from mnemolab.analysis.claims.results import results
 from mnemolab.analysis.claims.rules import judged
-from mnemolab.analysis.claims.write import read_claims, read_replication, write_claims
+from mnemolab.analysis.claims.write import read_claims, write_claims
 from mnemolab.cli import main
 from mnemolab.errors import BadRequest
 

@@ -1,0 +1,86 @@
+"""The forest of a claim, from its object in claims.json, alone and beside other seeds."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from mnemolab.analysis.claims.forest import forest
+from mnemolab.analysis.figures.plot import NotApplicable
+
+
+def contrast(name, effect, outcome="supported", n=12, low=None, high=None, test="greater"):
+    low, high = (effect - 0.1, effect + 0.1) if low is None and n > 1 else (low, high)
+    return {
+        "name": name, "test": test, "effect": effect, "low": low, "high": high, "p": 0.01, "adjusted": 0.02, "margin": 0.05, "n": n,
+        "power": 0.8, "needed": 12, "outcome": outcome, "lacking": "",
+    }  # fmt: skip
+
+
+def claim(verdict, *effects, twins=(), **more):
+    rows = [contrast(f"contrast {i}", e, **more) for i, e in enumerate(effects)]
+    placebo = [contrast("contrast 0", -0.2, "refuted")]
+    return {
+        "id": "some-claim",
+        "verdict": verdict,
+        "unit": "nats",
+        "contrasts": rows,
+        "placebo_contrasts": placebo,
+        "twins": list(twins),
+    }
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def heights(plot):
+    """y of every marker."""
+    return sorted(
+        round(float(line.get_ydata()[0]), 2)
+        for line in plot.figure.axes[0].lines
+        if line.get_marker() not in ("None", "")
+    )
+
+
+def test_a_row_a_contrast_with_its_margin_and_numbers():
+    plot = forest(claim("supported", 0.3, 0.4))
+    assert plot.name == "claim-some-claim" and plot.title == "some-claim: supported"
+    assert heights(plot) == [0, 1, 2]
+    assert plot.data["effect"].tolist() == [0.3, 0.4, -0.2] and plot.data["which"].unique().tolist() == ["first"]
+    assert "contrast 1, 0.400 (0.300 to 0.500), supported" in plot.alt
+    assert plot.figure.axes[0].get_xlabel() == "effect (nats)" and not plot.figure.legends
+    # the pink ticks, one a row
+    assert sum(list(line.get_xdata()) == [0.05, 0.05] for line in plot.figure.axes[0].lines) == 3
+
+
+def test_other_seeds_stand_below_the_contrast_of_their_name_and_kind():
+    again = claim("inconclusive", 0.1)
+    again["placebo_contrasts"][0]["effect"] = -0.7
+    plot = forest(claim("supported", 0.3, 0.4), again)
+    assert heights(plot) == [0, 0.3, 1, 2, 2.3]
+    assert plot.title == "some-claim: supported (other seeds: inconclusive)"
+    rows = plot.data.set_index(["what", "contrast", "which"])["effect"]
+    assert rows["contrast", "contrast 0", "other"] == 0.1 and rows["placebo", "contrast 0", "other"] == -0.7
+    assert [text.get_text() for text in plot.figure.legends[0].get_texts()] == ["first seeds", "other seeds"]
+    assert "Below each and thinner: the same under other seeds." in plot.caption
+    assert plot.alt.endswith("Under other seeds: contrast 0, 0.100 (0.000 to 0.200), supported")
+
+
+def test_one_seed_has_no_interval():
+    plot = forest(claim("inconclusive", 0.3, n=1))
+    assert "contrast 0, 0.300 (? to ?)" in plot.alt
+    lines = [line for line in plot.figure.axes[0].lines if list(line.get_xdata()) == [0.3, 0.3]]
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize("test, ticks", [("no worse", [-0.05]), ("equivalent", [-0.05, 0.05]), ("greater", [0.05])])
+def test_where_the_margins_lie(test, ticks):
+    plot = forest(claim("supported", 0.0, test=test))
+    first = [line for line in plot.figure.axes[0].lines if list(line.get_ydata()) == [-0.32, 0.32]]
+    assert [line.get_xdata()[0] for line in first] == ticks
+
+
+def test_nothing_measured_is_no_figure():
+    with pytest.raises(NotApplicable, match="some-claim"):
+        forest(claim("inconclusive", 0.3, n=0))
