@@ -1,6 +1,7 @@
 """The forest of a claim, from its object in claims.json, alone and beside other seeds."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from mnemolab.analysis.claims.forest import forest
@@ -78,7 +79,7 @@ def test_one_seed_has_no_interval():
 def test_where_the_margins_lie(test, ticks):
     plot = forest(claim("supported", 0.0, test=test))
     first = [line for line in plot.figure.axes[0].lines if list(line.get_ydata()) == [-0.32, 0.32]]
-    assert [line.get_xdata()[0] for line in first] == ticks
+    assert [float(np.asarray(line.get_xdata())[0]) for line in first] == ticks
 
 
 def test_nothing_measured_is_no_figure():
