@@ -23,7 +23,7 @@ _SHOWN = (
     "report.py",
     *(
         f"claims/{n}.py"
-        for n in ("command", "cost", "figures", "forest", "page", "replication", "results", "story", "write")
+        for n in ("command", "cost", "figures", "forest", "page", "replication", "results", "story", "valid", "write")
     ),
 )
 _CHECKING = ("claims/checks/", "claims/checked.py", "statistics/")

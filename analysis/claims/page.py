@@ -16,6 +16,8 @@ from mnemolab.analysis.claims.forest import forest
 from mnemolab.analysis.claims.replication import Replication, agreement, agreement_said, read_replication
 from mnemolab.analysis.claims.results import (
     POOLED,
+    needed,
+    placebos_said,
     pooled,
     replicated,
     replication_said,
@@ -188,7 +190,7 @@ def _claim(row: Mapping[str, Any], pictures: list, again: str = "", both: str = 
         _cell(row["deciding_margin"] if row["contrasts"] else None),
         _cell(row["p"]),
         _cell(row["seeds"] or None),
-        _cell(row["seeds_needed"]),
+        _cell(needed(row)),
     ]
     return {**row, "design": design, "tables": tables, "pictures": pictures, "cells": cells}
 
@@ -244,13 +246,7 @@ def _lead(
         text.append(replication_said(objects, again))
     said = "" if agreed is None else agreement_said(agreed)
     text += [f"{said} {POOLED}"] if said else []
-    placebos = [row["id"] for row in objects if row["placebo_passed"]]
-    text.append(
-        f"Placebos that passed, as none may: {', '.join(placebos)}."
-        if placebos
-        else "No placebo passed the rule of its claim."
-    )
-    return text
+    return [*text, placebos_said(objects, again)]
 
 
 def _methods_text(methods: Mapping[str, Any]) -> list[str]:
@@ -264,7 +260,8 @@ def _methods_text(methods: Mapping[str, Any]) -> list[str]:
             "claims about every member of a list are intersection-union; equality is two one-sided tests. Supported: every "
             "contrast has an adjusted p below .05 and an effect of at least its margin. Refuted: a contrast's 95% interval (t, over "
             "seeds) lies wholly below its margin, and where a ground is named (the task was learned, there was room for the effect) "
-            "the same rule supports the ground. Fewer than 5 seeds decide nothing."
+            "the same rule supports the ground. Fewer than 5 seeds decide nothing. A claim whose placebo passes is not called supported: it is "
+            "inconclusive then; a refuted one stays refuted."
         ),
         "Tests: " + "; ".join(f"{name}: {said}" for name, said in TESTS.items()) + ".",
         (

@@ -99,6 +99,7 @@ def _joined(folders: Sequence[Path], parts: Sequence[Mapping[str, Any]]) -> dict
         },
         "runs": sum(part.get("runs", 0) for part in parts) - _shared_runs(folders, parts),
         "diverged": list(dict.fromkeys(name for part in parts for name in part.get("diverged", ()))),
+        "provenance": sorted((part.get("provenance", {}) for part in parts), key=lambda p: p.get("Made", "")),
     }
 
 

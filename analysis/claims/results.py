@@ -10,7 +10,17 @@ from mnemolab.analysis.claims.judge import twin_limit
 from mnemolab.analysis.claims.replication import Replication, agreement, agreement_said
 from mnemolab.analysis.figures.replication import alt, caption
 
-__all__ = ["POOLED", "pooled", "replicated", "replication_said", "results", "rules_said", "spans"]
+__all__ = [
+    "POOLED",
+    "needed",
+    "placebos_said",
+    "pooled",
+    "replicated",
+    "replication_said",
+    "results",
+    "rules_said",
+    "spans",
+]
 
 _HEAD = "<!-- Written by `mnemolab report`; do not edit by hand. -->"
 _SAID = (
@@ -48,6 +58,7 @@ def results(
             f"{methods.get('steps', 0):,} steps, on {', '.join(methods.get('devices', [])) or 'no device'}."
         ),
         f"A/A contrasts called supported: {supported} of {twins}{_limit(methods)}. Learning rates: {methods.get('how', '?')}.",
+        placebos_said(objects, replication),
         "",
         (
             f"`{facts.get('Command', '?')}` at {facts.get('Commit', '?')}, {facts.get('Made', 'undated')}; "
@@ -84,7 +95,7 @@ def results(
         margin = _say(row["deciding_margin"]) if row["contrasts"] else ""
         lines.append(
             f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {span} | {margin} | {_say(row['p'])} | "
-            f"{row['seeds'] or ''} | {_say(row['seeds_needed'])} |"
+            f"{row['seeds'] or ''} | {_say(needed(row))} |"
         )
     if replication is not None and agreed is not None:
         lines += ["", *_replication_table(objects, replication[0], agreed)]
@@ -132,7 +143,25 @@ def replication_said(objects: Sequence[Mapping[str, Any]], replication: Replicat
         said += f" A/A contrasts called supported there: {supported} of {len(twins)}{limit}."
     if methods.get("diverged"):
         said += f" Left out there, since their loss or gradient was not finite: {', '.join(methods['diverged'])}."
-    return said
+    made = [f"{p.get('Commit', '?')}, {p.get('Made', 'undated')}" for p in methods.get("provenance", ()) if p]
+    return said + (f" Those claims were judged at {' and at '.join(made)}." if made else "")
+
+
+def placebos_said(objects: Sequence[Mapping[str, Any]], replication: Replication | None) -> str:
+    """Which placebos passed the rule of their claim, here and under other seeds."""
+    here, there = (
+        ", ".join(row["id"] for row in rows if row["placebo_passed"])
+        for rows in (objects, () if replication is None else replication[0])
+    )
+    if not here and not there:
+        return f"No placebo passed the rule of its claim{', nor under other seeds' if replication else ''}."
+    said = f"Placebos that passed, as none may: {here or 'none'}"
+    return f"{said}; under other seeds: {there or 'none'}." if replication else f"{said}."
+
+
+def needed(row: Mapping[str, Any]) -> int | None:
+    """Seeds that would decide a claim; None where it is decided, or no number would."""
+    return None if row["verdict"] in ("supported", "refuted") else row["seeds_needed"]
 
 
 def spans(seeds: Sequence[int]) -> str:
@@ -177,8 +206,8 @@ def _replication_table(
     """Verdict and deciding contrast under the other seeds, the same contrast above and over all seeds; then how far the two agree."""
     first = {row["id"]: row for row in objects}
     lines = [
-        "| under other seeds | verdict | effect | 95% interval | verdict above | effect above | both |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| under other seeds | verdict | effect | 95% interval | seeds that would decide | verdict above | effect above | both |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     others = []
     for row in rows:
@@ -189,7 +218,8 @@ def _replication_table(
             others.append(f"`{row['id']}`, {row['deciding']}")
         both = "" if same is None or same["left_out"] else _both(same)
         lines.append(
-            f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {_interval(row)} | {above['verdict']} | {effect} | {both} |"
+            f"| `{row['id']}` | {row['verdict']} | {_say(row['effect'])} | {_interval(row)} | {_say(needed(row))} | "
+            f"{above['verdict']} | {effect} | {both} |"
         )
     lines += [
         "",

@@ -8,7 +8,8 @@
   supported by the same rule. Nothing is supported by a ground.
 * Fewer than 5 seeds decide nothing: no one-sided p can be below .05, and an interval over so few refutes nothing either.
 * An intersection-union claim needs no correction: all of its contrasts must pass.
-* A claim whose placebo passes by the same rule is inconclusive: the rule then finds what is not there.
+* A claim whose placebo passes by the same rule is not supported but inconclusive: the rule then finds what is not there. What
+  is refuted stays refuted.
 """
 
 import math
@@ -79,7 +80,8 @@ def judged(claim: Claim, judgement: Judgement) -> Verdict:
         None if key is None else key.low,
         None if key is None else key.high,
         None if key is None else key.adjusted,
-        min((c.power for c in found), default=None),
+        # a contrast that asks for no margin has no least effect that could be missed
+        min((c.power for c in found if c.margin > 0), default=None),
         seeds=key.n if key is not None and verdict == "refuted" else min((c.n for c in found), default=0),
         deciding="" if key is None else key.name,
         margin=None if key is None else key.margin,

@@ -3,15 +3,16 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from mnemolab.analysis.claims.claim import RULES, Contrast, Verdict
+from mnemolab.analysis.claims.claim import RULES, Verdict
 from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.judge import twin_limit, twin_rate
+from mnemolab.analysis.claims.valid import check_claims, check_methods
 from mnemolab.errors import BadRequest
 from mnemolab.files import write_json, write_text
 
@@ -110,7 +111,8 @@ def write_runs(evidence: Evidence, out: Path) -> Path | None:
 
 
 def read_claims(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """(objects of claims.json, methods.json) of a folder that `mnemolab claims` wrote. Raises BadRequest otherwise."""
+    """(objects of claims.json, methods.json) of a folder that `mnemolab claims` wrote. Raises BadRequest otherwise, with file,
+    claim and field (`valid`)."""
     found = []
     for name in ("claims.json", "methods.json"):
         path = Path(folder) / name
@@ -120,19 +122,15 @@ def read_claims(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             raise BadRequest(
                 f"{path}: cannot read it ({error.strerror}); `mnemolab claims --out {folder}` writes it"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadRequest(f"{path}: not JSON ({error}); run `mnemolab claims` again") from error
     for name, value, kind in (("claims.json", found[0], list), ("methods.json", found[1], dict)):
         if not isinstance(value, kind) or value == []:
             raise BadRequest(
                 f"{Path(folder) / name}: not what `mnemolab claims` writes, or empty; run `mnemolab claims` again"
             )
-    missing = [name for row in found[0] for name in FIELDS if name not in row]
-    for row in found[0]:
-        for contrast in (*row.get("contrasts", ()), *row.get("placebo_contrasts", ()), *row.get("twins", ())):
-            missing += [f.name for f in fields(Contrast) if f.name not in contrast]
-    if missing:
-        raise BadRequest(f"{Path(folder) / 'claims.json'}: an object lacks {missing[0]!r}; run `mnemolab claims` again")
+    check_claims(Path(folder) / "claims.json", found[0], FIELDS)
+    check_methods(Path(folder) / "methods.json", found[1])
     return found[0], found[1]
 
 

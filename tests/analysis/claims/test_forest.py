@@ -23,6 +23,7 @@ def claim(verdict, *effects, twins=(), **more):
         "id": "some-claim",
         "verdict": verdict,
         "unit": "nats",
+        "margin": 0.05,
         "contrasts": rows,
         "placebo_contrasts": placebo,
         "twins": list(twins),
@@ -80,6 +81,40 @@ def test_where_the_margins_lie(test, ticks):
     plot = forest(claim("supported", 0.0, test=test))
     first = [line for line in plot.figure.axes[0].lines if list(line.get_ydata()) == [-0.32, 0.32]]
     assert [float(np.asarray(line.get_xdata())[0]) for line in first] == ticks
+
+
+def names(plot):
+    """The rows of every panel."""
+    return [[label.get_text() for label in axes.get_yticklabels()] for axes in plot.figure.axes]
+
+
+def test_effects_of_very_different_size_have_an_axis_each():
+    """In nats beside shares; what does not count joins those of its size."""
+    mixed = claim("supported", 10.0, 0.3, twins=[contrast("a twin", 0.01, low=0.0, high=0.02)])
+    mixed["contrasts"][0]["margin"] = 0.1
+    plot = forest(mixed, claim("supported", 9.0, 0.2))
+    assert names(plot) == [["contrast 0"], ["contrast 1", "placebo: contrast 0", "A/A: a twin"]]
+    assert [axes.get_xlabel() for axes in plot.figure.axes] == ["effect", "effect (nats)"]
+    assert plot.caption.count("An axis each") == 1 and len(plot.data) == 7
+    mixed["contrasts"].reverse()
+    assert names(forest(mixed))[0] == ["contrast 1", "placebo: contrast 0", "A/A: a twin"]
+
+
+def test_what_lies_within_its_margin_needs_no_axis_of_its_own():
+    tiny = claim("supported", 0.3, 0.0)
+    tiny["contrasts"][1] |= {"effect": 1e-7, "low": 0.0, "high": 2e-7}
+    assert len(forest(tiny).figure.axes) == 1
+    tiny["contrasts"][1]["margin"] = 0.0
+    assert len(forest(tiny).figure.axes) == 2
+
+
+@pytest.mark.parametrize("effect, panels", [(0.9, 1), (9.0, 2)])
+def test_a_placebo_has_an_axis_of_its_own_only_where_it_would_squash_the_contrasts(effect, panels):
+    big = claim("supported", 0.3)
+    big["placebo_contrasts"][0] |= {"effect": effect, "low": effect, "high": effect}
+    plot = forest(big)
+    assert len(plot.figure.axes) == panels
+    assert {axes.get_xlabel() for axes in plot.figure.axes} == {"effect (nats)"}
 
 
 def test_nothing_measured_is_no_figure():

@@ -168,6 +168,22 @@ def test_the_sentence_counts_placebos_apart_and_names_what_lies_outside():
         replication(agreement([first], []))
 
 
+def test_header_and_tables_say_what_the_docs_folders_hold(docs):
+    """Placebos of both sides, where the other seeds were judged, and seeds that would decide what is open only."""
+    objects, methods, again, _ = docs
+    text = results(objects, methods, again)
+    passed = "channels-multi-timescale"
+    assert f"Placebos that passed, as none may: {passed}; under other seeds: {passed}." in text
+    made = "1b9e484, 2026-11-30 20:30 UTC and at 23897ca-dirty, 2026-11-30 22:52 UTC"
+    assert f"Those claims were judged at {made}." in text
+    for rows, end in ((objects, 8), (again[0], 5)):
+        for row in (row for row in rows if row["contrasts"]):
+            table = text[text.index("| under other seeds") :] if end == 5 else text
+            line = next(line for line in table.splitlines() if line.startswith(f"| `{row['id']}` |"))
+            open_ = row["verdict"] not in ("supported", "refuted") and row["seeds_needed"]
+            assert line.split("|")[end].strip() == (str(row["seeds_needed"]) if open_ else "")
+
+
 def test_the_table_compares_one_contrast_and_says_which():
     """The weakest contrast is another under the other seeds; its effect above is not the one that the table above has."""
     first = judged_as([("a", np.linspace(0.1, 0.2, 12)), ("b", np.linspace(0.4, 0.6, 12))])
@@ -176,7 +192,7 @@ def test_the_table_compares_one_contrast_and_says_which():
     text = results([first], {"tier": "full"}, ([again], {"seeds": [700]}))
     low, high = interval([*np.linspace(0.4, 0.6, 12), *np.linspace(0.2, 0.4, 12)])
     both = f"0.4 ({low:.3g} to {high:.3g})"
-    assert f"| `{NAME}` | supported | 0.3 | 0.258 to 0.342 | supported | 0.5 † | {both} |" in text
+    assert f"| `{NAME}` | supported | 0.3 | 0.258 to 0.342 |  | supported | 0.5 † | {both} |" in text
     assert f"† Another contrast decides above; here: `{NAME}`, b." in text
     assert "not the frozen rule and changes no verdict" in text
     assert f"* other seeds: supported, b 0.3 (0.258 to 0.342); all 24 seeds {both}" in text

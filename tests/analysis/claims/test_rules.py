@@ -188,3 +188,11 @@ def test_interval_covers():
     hits = [low <= 0.3 <= high for low, high in (interval(rng.normal(0.3, 0.1, 6)) for _ in range(800))]
     assert 0.93 <= np.mean(hits) <= 0.97
     assert interval([0.5]) == (-math.inf, math.inf)
+
+
+def test_power_is_that_of_the_contrasts_that_ask_for_a_margin():
+    """One without a margin has no least effect that could be missed: alone it leaves the power open."""
+    asked, bare = sample(0.3), replace(sample(0.3, seed=1), margin=0.0)
+    found = judged(claim(), Judgement([asked, bare]))
+    assert found.power is not None and found.power == found.contrasts[0].power > 0.9
+    assert judged(claim(), Judgement([bare])).power is None
