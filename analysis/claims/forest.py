@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from mnemolab.analysis.figures.plot import NotApplicable, Plot
 from mnemolab.analysis.style import PAGE, canvas, paper
@@ -49,6 +50,7 @@ def forest(claim: Mapping[str, Any], again: Mapping[str, Any] | None = None) -> 
             _panel(axes, panel)
             # a contrast with a margin of its own may have a unit of its own too, which only its name tells
             own = len(margins) > 1 and any(c["margin"] != claim["margin"] for c, _, kind in panel if kind == "contrast")
+            axes.xaxis.set_major_locator(MaxNLocator(6))  # numbers such as -0.015 beside one another
             axes.set_xlabel("effect" if own else f"effect ({claim['unit']})")
         if seconds:
             lines = [
