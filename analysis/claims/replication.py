@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
+from mnemolab.analysis.claims.rules import reach
 from mnemolab.analysis.claims.write import read_claims
 from mnemolab.errors import BadRequest
 
@@ -251,9 +252,8 @@ def _welch(se1: float, n1: int, se2: float, n2: int) -> float:
 
 
 def _distance(c: Mapping[str, Any], se: float) -> float:
-    """How far a contrast's effect lies beyond its margin, in standard errors (as `rules` orders contrasts)."""
-    short = {"no worse": c["effect"] + c["margin"], "equivalent": c["margin"] - abs(c["effect"])}
-    beyond = short.get(c["test"], c["effect"] - c["margin"])
+    """How far a contrast's effect lies beyond its margin, in standard errors."""
+    beyond = reach(c["test"], c["effect"], c["margin"])
     if abs(beyond) <= _rounding(c):
         return 0.0
     return beyond / se if se else math.copysign(math.inf, beyond)

@@ -170,19 +170,20 @@ def _needed(test: str, effect: float, margin: float, sd: float, family: int) -> 
     return seeds_needed(inside, 0.0, 0.0, sd, family) or seeds_to_bound(-inside, sd)
 
 
-def _reach(c: Contrast) -> float:
-    """How far the effect is beyond what it needs: the smaller, the weaker."""
-    if c.n == 0:
-        return -math.inf
-    reach = {"no worse": c.effect + c.margin, "equivalent": c.margin - abs(c.effect)}
-    return reach.get(c.test, c.effect - c.margin)
+def reach(test: str, effect: float, margin: float) -> float:
+    """How far an effect is beyond what its test asks for, in its unit; negative where it falls short."""
+    return {"no worse": effect + margin, "equivalent": margin - abs(effect)}.get(test, effect - margin)
+
+
+def _strength(c: Contrast) -> float:
+    return reach(c.test, c.effect, c.margin) if c.n else -math.inf
 
 
 def _deciding(found: Sequence[Contrast], verdict: str) -> Contrast | None:
     pool = [c for c in found if c.outcome == "refuted"] if verdict == "refuted" else list(found)
     pool = [c for c in pool if c.n] or list(pool)
     open_ = [c for c in pool if c.outcome == "inconclusive"]
-    return min(open_ if verdict == "inconclusive" and open_ else pool, key=_reach, default=None)
+    return min(open_ if verdict == "inconclusive" and open_ else pool, key=_strength, default=None)
 
 
 def _most_needed(found: Sequence[Contrast]) -> int | None:

@@ -1,6 +1,5 @@
 """Whether claims.json and methods.json hold what `mnemolab claims` writes: names, types, finite numbers, intervals in order."""
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -10,7 +9,7 @@ from typing import Any
 from mnemolab.analysis.claims.claim import TESTS, VERDICTS
 from mnemolab.errors import BadRequest
 
-__all__ = ["check_claims", "check_methods"]
+__all__ = ["CLAIM_FIELDS", "CONTRAST_FIELDS", "check_claims", "check_methods"]
 
 OUTCOMES = ("supported", "refuted", "inconclusive")
 # an effect at an end of its interval may lie beyond it by rounding
@@ -57,7 +56,8 @@ WHOLES: Kind = ("a list of whole numbers", _list(_whole))
 DICTS: Kind = ("a list of objects", _list(lambda value: isinstance(value, dict)))
 MAYBE, MAYBE_COUNT = _optional(NUMBER), _optional(COUNT)
 
-_ROW: dict[str, Kind] = {
+# of every object beside its id
+CLAIM_FIELDS: dict[str, Kind] = {
     **dict.fromkeys(("statement", "source", "kind", "statistic", "direction", "unit", "rule", "placebo"), TEXT),
     **dict.fromkeys(("why", "would_change", "deciding", "figure", "note"), TEXT),
     **dict.fromkeys(("effect", "low", "high", "deciding_margin", "p", "power"), MAYBE),
@@ -65,7 +65,7 @@ _ROW: dict[str, Kind] = {
     "margin": NUMBER, "verdict": _one_of(VERDICTS), "seeds": COUNT, "seeds_needed": MAYBE_COUNT,
     "placebo_passed": _optional(FLAG), "experiment": TEXTS, "evidence": TEXTS,
 }  # fmt: skip
-_CONTRAST: dict[str, Kind] = {
+CONTRAST_FIELDS: dict[str, Kind] = {
     "name": TEXT, "test": _one_of(tuple(TESTS)), "outcome": _one_of(OUTCOMES), "lacking": TEXT, "n": COUNT,
     "needed": MAYBE_COUNT, "margin": NUMBER, **dict.fromkeys(("effect", "low", "high", "p", "adjusted", "power"), MAYBE),
 }  # fmt: skip
@@ -90,8 +90,8 @@ _METHODS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-def check_claims(path: Path, rows: list[Any], names: tuple[str, ...]) -> None:
-    """Raise BadRequest for the first thing that is not as `mnemolab claims` writes it. `names` are those of every object."""
+def check_claims(path: Path, rows: list[Any]) -> None:
+    """Raise BadRequest for the first thing that is not as `mnemolab claims` writes it."""
     held: set[str] = set()
     for at, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
@@ -102,7 +102,7 @@ def check_claims(path: Path, rows: list[Any], names: tuple[str, ...]) -> None:
         if row["id"] in held:
             raise _refusal(path, f"{where}, id", row["id"], "the id of one object only")
         held.add(row["id"])
-        _fields(path, where, row, dict.fromkeys(names, ("", lambda value: True)) | _ROW)
+        _fields(path, where, row, CLAIM_FIELDS)
         _ordered(path, where, row, inside=bool(row["contrasts"]))
         for part in ("contrasts", "placebo_contrasts", "twins"):
             _contrasts(path, f"{where}, {part}", row[part])
@@ -125,7 +125,7 @@ def _contrasts(path: Path, where: str, found: list[dict[str, Any]]) -> None:
     held: set[str] = set()
     for c in found:
         inside = f"{where} {c.get('name')!r}"
-        _fields(path, inside, c, _CONTRAST)
+        _fields(path, inside, c, CONTRAST_FIELDS)
         if c["name"] in held:
             raise _refusal(path, f"{where}, name", c["name"], "the name of one contrast only")
         held.add(c["name"])
@@ -156,7 +156,7 @@ def _ordered(path: Path, where: str, row: Mapping[str, Any], *, inside: bool) ->
 def _finite(path: Path, where: str, value: Any) -> None:
     """Numbers that no kind asks about, such as those of `numbers`."""
     for place, number in _numbers(value):
-        if not (math.isfinite(number) if isinstance(number, float) else _number(number)):
+        if not _number(number):
             raise _refusal(path, f"{where}, {place}", number, NUMBER[0])
 
 

@@ -129,7 +129,7 @@ def read_claims(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             raise BadRequest(
                 f"{Path(folder) / name}: not what `mnemolab claims` writes, or empty; run `mnemolab claims` again"
             )
-    check_claims(Path(folder) / "claims.json", found[0], FIELDS)
+    check_claims(Path(folder) / "claims.json", found[0])
     check_methods(Path(folder) / "methods.json", found[1])
     return found[0], found[1]
 

@@ -167,11 +167,13 @@ def _sizes(runs: pd.DataFrame) -> list[str]:
 
 
 def _size_ticks(axes, sizes: pd.Series) -> None:
-    """Ticks at the sizes themselves while they are few, at powers of two otherwise; a little room at the ends."""
+    """Ticks at the sizes themselves while they are few, but for those too near the one before; at powers of two otherwise; a
+    little room at the ends."""
     plain = np.sort(sizes.unique())
+    apart = max(1.4, (plain[-1] / plain[0]) ** (1 / 7))  # a column holds some seven numbers
     shown = [plain[0]]
     for size in plain[1:]:
-        shown += [size] if size / shown[-1] >= 1.4 else []
+        shown += [size] if size / shown[-1] >= apart else []
     axes.set_xlim(plain[0] / 1.25, plain[-1] * 1.25)
     if len(plain) <= 7:
         axes.xaxis.set_major_locator(FixedLocator([float(v) for v in shown]))

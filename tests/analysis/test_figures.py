@@ -50,6 +50,23 @@ def test_frontier_and_learning_rate_draw_one_line_a_setting():
     assert set(rates["arm"]) == {"kda, length 64", "kda, length 128"} and (rates["runs"] == 2).all()
 
 
+@pytest.mark.parametrize(
+    "sizes", [(1008, 1600, 29952, 44160), (272, 800, 2624, 10528), (16, 24), (1000, 2000, 4000, 8000, 16000, 32000)]
+)
+def test_sizes_of_state_are_read_apart(sizes):
+    rows = [
+        {"run_id": f"{size}", "task": "t", "stage": "kda", "arm": f"kda, width {size}", "seed": 0, "model.width": size,
+         "state_elements": size, "test.accuracy": 0.5}
+        for size in sizes
+    ]  # fmt: skip
+    study = Study(())
+    study.__dict__.update(runs=pd.DataFrame(rows))
+    figure = FIGURES["frontier"](study)[0].figure
+    figure.draw_without_rendering()
+    labels = [t.get_window_extent() for t in figure.axes[0].get_xticklabels()]
+    assert len(labels) >= 2 and not any(a.overlaps(b) for a, b in pairwise(labels))
+
+
 def test_a_stage_of_one_size_is_a_ceiling_and_defaults_have_no_name():
     """Of a stage with two feature maps the one it has anyway goes by the stage's name."""
     rows = [

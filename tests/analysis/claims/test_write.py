@@ -2,13 +2,16 @@
 
 import json
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from mnemolab.analysis.claims import CLAIMS, Judgement, Sample
+from mnemolab.analysis.claims.claim import Contrast
 from mnemolab.analysis.claims.rules import judged
-from mnemolab.analysis.claims.write import read_claims, write_claims
+from mnemolab.analysis.claims.valid import CLAIM_FIELDS, CONTRAST_FIELDS
+from mnemolab.analysis.claims.write import FIELDS, read_claims, write_claims
 from mnemolab.cli import main
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -124,3 +127,8 @@ def test_what_is_whole_is_read(folders, tmp_path):
 @pytest.mark.parametrize("name", ["full", "replicate", "replicate_2"])
 def test_the_results_that_are_kept_are_whole(name):
     assert read_claims(RESULTS / name)[0]
+
+
+def test_every_field_that_is_written_is_checked():
+    assert {"id", *CLAIM_FIELDS} == {*FIELDS}
+    assert {*CONTRAST_FIELDS} == {field.name for field in fields(Contrast)}
