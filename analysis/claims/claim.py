@@ -34,7 +34,8 @@ VERDICTS = ("supported", "refuted", "inconclusive", "undecidable here")
 class Claim:
     """One claim. `judge` and `check` name what decides it: `"module:function"`, or the function itself.
 
-    `experiment` names files of configs/claims; `margin` is the least effect that matters, in `unit`; `placebo` is what the
+    `experiment` names files of configs/claims; `beside` names more of them, whose runs are made and shown with the claim and which its
+    rule does not read; `margin` is the least effect that matters, in `unit`; `placebo` is what the
     same rule must not find; `figure` is CELL/NAME, a figure of that cell's runs; `reservation` is what keeps the claim from being decided at this scale, whatever is measured.
     """
 
@@ -49,6 +50,7 @@ class Claim:
     rule: str
     placebo: str
     experiment: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     judge: Any = None
     figure: str = ""
     reservation: str = ""
@@ -102,7 +104,8 @@ class Contrast:
 
     `power`: the chance that so many seeds reach p < .05 if the true effect is the margin. `needed`: the seeds at which the
     effect as seen would be decided, with 80% power; None when no number up to 999 would do, or one seed cannot say.
-    `lacking`: the ground that kept it from being refuted, with what was found of it.
+    `lacking`: the ground that kept it from being refuted, with what was found of it. `values`: what was judged, one number a
+    seed (JSON has names of fields only as text, so the seed is text).
     """
 
     name: str
@@ -118,6 +121,7 @@ class Contrast:
     needed: int | None
     outcome: str
     lacking: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

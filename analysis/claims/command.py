@@ -183,7 +183,7 @@ def _judge(
     fresh = 0
     for name in ids:
         claim, checked = CLAIMS[name], name in CHECKS
-        experiments = {load_experiment(own).name for own in claim.experiment}
+        experiments = {load_experiment(own).name for own in (*claim.experiment, *claim.beside)}
         runs = [run.digest for run in evidence.ran if run.plan.experiment in experiments]
         keys = {place: key(claim, runs, tier, place) for place in ((device, *others) if checked else ("",))}
         found = ((load(folder, claim, held), place) for place, held in keys.items())

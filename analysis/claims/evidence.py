@@ -72,6 +72,11 @@ class Ran:
         return self._run.result
 
     @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Learning curve: one row a line of metrics.jsonl; empty where the run came without it."""
+        return self._run.metrics
+
+    @cached_property
     def task(self) -> "Task":
         return self._run.task()
 

@@ -14,7 +14,8 @@ from mnemolab.analysis.claims.claim import Verdict
 from mnemolab.analysis.claims.evidence import Evidence, Ran
 from mnemolab.analysis.claims.experiments import load_experiment
 from mnemolab.analysis.claims.forest import forest
-from mnemolab.analysis.claims.judges.retention import CLASSES, class_accuracy
+from mnemolab.analysis.claims.judges.retention import CLASSES
+from mnemolab.analysis.claims.judges.selection import EXPERIMENT, class_accuracy
 from mnemolab.analysis.claims.rules import interval
 from mnemolab.analysis.claims.write import to_object
 from mnemolab.analysis.figures import FIGURES
@@ -23,9 +24,9 @@ from mnemolab.analysis.records import Study
 from mnemolab.analysis.style import PAGE, canvas, label, legend_above, look, paper
 from mnemolab.errors import BadRequest
 
-__all__ = ["draw", "selection", "study_of"]
+__all__ = ["draw", "runs_beside", "selection", "study_of"]
 
-# how arms of `retention` end that start away from the middle
+# how arms of `selection` end that start away from the middle
 _HALF_LIVES = {"short": "v", "long": "^"}
 # what every experiment shows, where it applies; a claim adds its own
 _ALWAYS = ("learning",)
@@ -38,24 +39,28 @@ def draw(verdicts: Sequence[Verdict], evidence: Evidence, out: Path) -> list[dic
         if any(c.n for c in verdict.contrasts):
             rows.append(_row(save(forest(to_object(verdict)), out), [verdict.claim.id], ""))
     wanted: dict[tuple[str, str], dict[str, list[str]]] = {}
+    beside: dict[str, list[str]] = {}
     for verdict in verdicts:
         cell, _, name = verdict.claim.figure.partition("/")
+        more = [load_experiment(e).name for e in verdict.claim.beside]
         for experiment in (load_experiment(e).name for e in verdict.claim.experiment if name):
             places = wanted.setdefault((experiment, cell), {})
+            beside.setdefault(experiment, []).extend(more)
             places.setdefault(name, []).append(verdict.claim.id)
             for other in _ALWAYS:
                 places.setdefault(other, [])
     for (experiment, cell), names in wanted.items():
-        rows += _of_experiment(evidence, experiment, cell, names, out)
+        rows += _of_experiment(evidence, experiment, cell, names, out, beside[experiment])
     return rows
 
 
 def _of_experiment(
-    evidence: Evidence, experiment: str, cell: str, names: dict[str, list[str]], out: Path
+    evidence: Evidence, experiment: str, cell: str, names: dict[str, list[str]], out: Path, beside: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Figures of one cell's runs, twins left out: they would count as further seeds."""
+    """Figures of one cell's runs, twins left out: they would count as further seeds. Runs `beside` them, on the same task, are in
+    them too."""
     try:
-        study = study_of([run for run in evidence.runs(experiment, cell) if not run.plan.twin])
+        study = study_of(runs_beside(evidence, experiment, cell, beside))
     except BadRequest:
         return []
     rows = []
@@ -77,6 +82,15 @@ def _of_experiment(
             )
             rows.append(_row(save(named, out), claims, experiment))
     return rows
+
+
+def runs_beside(evidence: Evidence, experiment: str, cell: str, beside: Sequence[str] = ()) -> list[Ran]:
+    """Runs of a cell without its twins, and those of the experiments `beside` it that are of the same task. Raises NotTrained
+    where the cell has none."""
+    found = [run for run in evidence.runs(experiment, cell) if not run.plan.twin]
+    tasks = [dict(run.plan.config.task) for run in found[:1]]
+    more = [run for run in evidence.ran if run.plan.experiment in beside and not run.plan.twin]
+    return found + [run for run in more if dict(run.plan.config.task) in tasks]
 
 
 def study_of(runs: Sequence[Ran]) -> Study:
@@ -121,12 +135,12 @@ def _by_stage(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
 def selection(evidence: Evidence) -> Plot:
     """Persistent against volatile accuracy, one point an arm with intervals on both axes. Raises NotApplicable without runs."""
     try:
-        values = {c: evidence.values("retention", lambda run, c=c: class_accuracy(run.records, c)) for c in CLASSES}
+        values = {c: evidence.values(EXPERIMENT, lambda run, c=c: class_accuracy(run.records, c)) for c in CLASSES}
     except BadRequest as reason:
         raise NotApplicable(str(reason)) from reason
     rows = []
     for arm in values[CLASSES[0]].arms:
-        stage = evidence.runs("retention", "main", arm)[0].plan.config.model["name"]
+        stage = evidence.runs(EXPERIMENT, "main", arm)[0].plan.config.model["name"]
         row: dict[str, Any] = {"arm": arm, "stage": stage}
         for c, found in values.items():
             x = list(found.of(arm).values())

@@ -39,8 +39,8 @@ def judge_claim(claim: Claim, evidence: Evidence, tier: str, device: str) -> Ver
 
 
 def experiments_of(ids: Iterable[str]) -> list[str]:
-    """The experiments that these claims need, each once, in order."""
-    return list(dict.fromkeys(name for i in ids for name in CLAIMS[i].experiment))
+    """The experiments that these claims need or show, each once, in order."""
+    return list(dict.fromkeys(name for i in ids for name in (*CLAIMS[i].experiment, *CLAIMS[i].beside)))
 
 
 def twin_rate(verdicts: Sequence[Verdict]) -> tuple[int, int]:

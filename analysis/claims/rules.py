@@ -145,6 +145,7 @@ def _contrast(sample: Sample, margin: float, p: float, adjusted: float, family: 
     return Contrast(
         sample.name, sample.test, effect, low, high, p, adjusted, margin, n, 0.0 if math.isnan(power) else power,
         n if outcome != "inconclusive" else None if n < 2 else _needed(sample.test, effect, margin, sd, family), outcome,
+        values={str(seed): float(sample.values[seed]) for seed in sorted(sample.values)},
     )  # fmt: skip
 
 

@@ -18,8 +18,9 @@ from matplotlib.ticker import MaxNLocator
 from mnemolab.analysis.cells import curve
 from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.experiments import load_tier
-from mnemolab.analysis.claims.figures import selection, study_of
+from mnemolab.analysis.claims.figures import runs_beside, selection, study_of
 from mnemolab.analysis.claims.frozen import load_frozen, plan
+from mnemolab.analysis.claims.judges.selection import EXPERIMENT
 from mnemolab.analysis.figures import FIGURES
 from mnemolab.analysis.figures.draw import intervals, runs_said, unit_axis, words
 from mnemolab.analysis.figures.plot import Plot, save
@@ -57,6 +58,10 @@ STEPS = (
     Step(
         "delta-to-gated", "After a switch", "topic", "relevant", "lag_writes",
         {"delta": "deltanet", "delta scalar": "gated_deltanet"}, "shift",
+    ),
+    Step(
+        "gated-to-kda", "What lasts", EXPERIMENT, "main", "lag_writes",
+        {"scalar delta mid": "gated_deltanet", "channel delta mid": "kda"}, "persistent",
     ),
     Step(
         "gated-to-kda", "What lasts", "retention", "main", "lag_writes",
@@ -97,13 +102,13 @@ def draw_step(step: Step, evidence: Evidence) -> Plot:
 
 def _frontier(evidence: Evidence) -> Plot:
     """Recall against the numbers that a state holds, every stage with a fixed one, softmax attention as the ceiling."""
-    runs = [run for run in evidence.runs("frontier", "main") if not run.plan.twin]
+    runs = runs_beside(evidence, "frontier", "main", ["recurrent"])
     return replace(FIGURES["frontier"](study_of(runs))[0], name="frontier")
 
 
 def _worked_example(evidence: Evidence) -> Plot:
     """What every stage answers after a record was updated."""
-    runs = [run for run in evidence.runs("record", "main") if not run.plan.twin]
+    runs = runs_beside(evidence, "record", "main", ["record_stages"])
     return replace(FIGURES["conditions"](study_of(runs))[0], name="worked-example")
 
 
@@ -126,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _draw_all(tier: str, runs: Path, out: Path) -> int:
     """Draw what can be drawn; 1 when nothing could."""
-    names = dict.fromkeys((*(step.experiment for step in STEPS), "record"))
+    names = dict.fromkeys((*(step.experiment for step in STEPS), "record", "record_stages", "recurrent", EXPERIMENT))
     planned = plan(names, load_tier(tier), load_frozen(tier))
     evidence = Evidence.of(planned, runs)
     missing: dict[str, str] = {}

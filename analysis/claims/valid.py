@@ -67,8 +67,10 @@ CLAIM_FIELDS: dict[str, Kind] = {
 }  # fmt: skip
 CONTRAST_FIELDS: dict[str, Kind] = {
     "name": TEXT, "test": _one_of(tuple(TESTS)), "outcome": _one_of(OUTCOMES), "lacking": TEXT, "n": COUNT,
-    "needed": MAYBE_COUNT, "margin": NUMBER, **dict.fromkeys(("effect", "low", "high", "p", "adjusted", "power"), MAYBE),
+    "needed": MAYBE_COUNT, "margin": NUMBER, "values": ("an object of finite numbers", _dict(_number)), **dict.fromkeys(("effect", "low", "high", "p", "adjusted", "power"), MAYBE),
 }  # fmt: skip
+# files of before 2026-12 have no values
+_LATER = ("values",)
 _CHECK: dict[str, Kind] = {
     "name": TEXT, "unit": TEXT, "passed": FLAG, **dict.fromkeys(("value", "low", "high"), MAYBE),
 }  # fmt: skip
@@ -125,12 +127,14 @@ def _contrasts(path: Path, where: str, found: list[dict[str, Any]]) -> None:
     held: set[str] = set()
     for c in found:
         inside = f"{where} {c.get('name')!r}"
-        _fields(path, inside, c, CONTRAST_FIELDS)
+        _fields(path, inside, c, {k: kind for k, kind in CONTRAST_FIELDS.items() if k in c or k not in _LATER})
         if c["name"] in held:
             raise _refusal(path, f"{where}, name", c["name"], "the name of one contrast only")
         held.add(c["name"])
         if c["n"] and c["effect"] is None:
             raise _refusal(path, f"{inside}, effect", None, f"a number, as n is {c['n']}")
+        if "values" in c and len(c["values"]) != c["n"]:
+            raise _refusal(path, f"{inside}, values", c["values"], f"those of n={c['n']} seeds")
         _ordered(path, inside, c, inside=True)
 
 

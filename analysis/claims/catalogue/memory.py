@@ -127,8 +127,8 @@ MEMORY = (
         unit="share of answers",
         rule="intersection",
         placebo="KDA with its decay averaged over channels, judged as KDA is",
-        experiment=("retention",),
-        judge=f"{_J}.retention:channel_selects",
+        experiment=("selection",),
+        judge=f"{_J}.selection:channel_selects",
         figure="main/selection",
     ),
     Claim(

@@ -1,10 +1,12 @@
 """Told to forget, and the worked example: records that change."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
 from mnemolab.analysis.claims.claim import Judgement, Sample
-from mnemolab.analysis.claims.evidence import Evidence, Ran
+from mnemolab.analysis.claims.evidence import Evidence, NotTrained, Ran, Values
 from mnemolab.analysis.claims.judges.record import emptied
 
 __all__ = ["ABILITIES", "benefit", "cost", "directed_forgetting", "record_update"]
@@ -111,8 +113,16 @@ def record_update(evidence: Evidence) -> Judgement:
             Sample(f"KDA, wiped before the update, {ABILITIES[n][0]}", v.of("delta channel")) for n, v in left.items()
         ],
         numbers=[
-            *(row for n, v in able.items() for row in v.rows(f"{ABILITIES[n][0]}: accuracy minus {ABILITIES[n][1]}")),
-            *previous.rows("answers the previous value: accuracy"),
+            *(
+                row
+                for n, (what, bar) in ABILITIES.items()
+                for row in _of_all(evidence, able[n], lambda run, n=n, bar=bar: _accuracy(run.records, n) - bar).rows(
+                    f"{what}: accuracy minus {bar}"
+                )
+            ),
+            *_of_all(evidence, previous, lambda run: _accuracy(run.records, "previous")).rows(
+                "answers the previous value: accuracy"
+            ),
             *(
                 row
                 for n, v in left.items()
@@ -121,6 +131,15 @@ def record_update(evidence: Evidence) -> Judgement:
         ],
         note="Which stages can: those whose interval lies above 0 in all three rows; which cannot: below 0 in one of them.",
     )
+
+
+def _of_all(evidence: Evidence, own: Values, measure: Callable[[Ran], float]) -> Values:
+    """`own`, the values of `record`, with those of the stages beside it, where they are trained."""
+    try:
+        others = evidence.values("record_stages", measure)
+    except NotTrained:
+        return own
+    return Values({**own.arms, **others.arms})
 
 
 def _accuracy(records: pd.DataFrame, condition: str) -> float:

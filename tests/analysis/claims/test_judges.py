@@ -10,6 +10,7 @@ from mnemolab.analysis.claims.judges import (
     load,
     overwrite,
     retention,
+    selection,
     topic,
 )
 from mnemolab.analysis.claims.judges.logistic import gain
@@ -159,7 +160,9 @@ def test_key_collision(monkeypatch):
 
 def retained(kda, gdn):
     places = [
-        ("retention", "main", f"{kind} delta {h}") for kind in ("scalar", "channel") for h in retention.HALF_LIVES
+        (selection.EXPERIMENT, "main", f"{kind} delta {h}")
+        for kind in ("scalar", "channel")
+        for h in selection.HALF_LIVES
     ]
 
     def make(cell, arm, rng, seed):
@@ -167,16 +170,33 @@ def retained(kda, gdn):
         frame = answers(rng, 1.0)
         condition = np.where(np.arange(len(frame)) % 2 == 0, "persistent", "volatile")
         right = rng.random(len(frame)) < np.where(condition == "persistent", *rates)
-        return {"records": frame.assign(condition=condition, correct=right)}
+        return {"records": frame.assign(condition=condition, correct=right), "metrics": curve([0.2, 0.5, 0.5, 0.53])}
 
     return evidence(make, places)
 
 
+def curve(seen):
+    """metrics.jsonl of 100 steps: the last looks at the validation stream, ten steps apart, between rows of training."""
+    steps = [100 - 10 * i for i in range(len(seen))][::-1]
+    looks = pd.DataFrame({"step": steps, "split": "validation", "accuracy": seen})
+    return pd.concat([looks, pd.DataFrame({"step": [85, 100], "split": "train", "loss": [0.1, 0.1]})])
+
+
+def test_late_gain_is_of_the_last_fifth_of_the_steps():
+    def gained(metrics):
+        return selection.late_gain(ran(selection.EXPERIMENT, "main", "channel delta mid", 0, metrics=metrics))
+
+    assert gained(curve([0.1, 0.2, 0.5, 0.53])) == pytest.approx(0.33)
+    assert np.isnan(gained(curve([0.9]))) and np.isnan(gained(pd.DataFrame()))
+
+
 def test_channel_selects(monkeypatch):
-    monkeypatch.setattr(retention, "_averaged", lambda run, name: 0.5)
-    found = verdict("channel-selects", retention.channel_selects(retained((0.9, 0.95), (0.6, 0.95))))
+    monkeypatch.setattr(selection, "_averaged", lambda run, name: 0.5)
+    found = verdict("channel-selects", selection.channel_selects(retained((0.9, 0.95), (0.6, 0.95))))
     assert found.verdict == "supported" and len(found.contrasts) == 9
-    traded = verdict("channel-selects", retention.channel_selects(retained((0.9, 0.6), (0.6, 0.9))))
+    late = [row for row in found.numbers if row["measure"].startswith("validation accuracy gained")]
+    assert [row["mean"] for row in late] == pytest.approx([0.03] * 6)
+    traded = verdict("channel-selects", selection.channel_selects(retained((0.9, 0.6), (0.6, 0.9))))
     assert traded.verdict == "refuted"
 
 
