@@ -3,12 +3,14 @@
 `draw` saves them and returns an index of plain values (figures.json), from which the report is made without the runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from mnemolab.analysis.claims.claim import Verdict
 from mnemolab.analysis.claims.evidence import Evidence, Ran
@@ -26,8 +28,8 @@ from mnemolab.errors import BadRequest
 
 __all__ = ["draw", "runs_beside", "selection", "study_of"]
 
-# how arms of `selection` end that start away from the middle
-_HALF_LIVES = {"short": "v", "long": "^"}
+# initial half-lives of the arms of `selection`
+_MARKERS = {"short": "v", "middle": "o", "long": "^", "none": "D"}
 # what every experiment shows, where it applies; a claim adds its own
 _ALWAYS = ("learning",)
 
@@ -132,6 +134,24 @@ def _by_stage(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     return found
 
 
+def _half_life(arm: str, model: Mapping[str, Any]) -> str:
+    """Where an arm's decay starts, in the words of the key; arms that start away from the middle end with it."""
+    if model.get("half_life") is None:
+        return "none"
+    last = arm.rpartition(" ")[2]
+    return last if last in _MARKERS else "middle"
+
+
+def _key(figure: Figure, shown: Container[str]) -> None:
+    """What the markers mean, beside the legend of the stages: colours there, shapes here."""
+    names = [name for name in _MARKERS if name in shown]
+    marks = [Line2D([], [], color="#444444", linestyle="none", marker=_MARKERS[name]) for name in names]
+    figure.legend(
+        marks, names, title="initial half-life", title_fontsize=7, alignment="left", loc="outside upper right",
+        ncols=len(names), handlelength=0.8, handletextpad=0.3, columnspacing=0.9,
+    )  # fmt: skip
+
+
 def selection(evidence: Evidence) -> Plot:
     """Persistent against volatile accuracy, one point an arm with intervals on both axes. Raises NotApplicable without runs."""
     try:
@@ -140,8 +160,8 @@ def selection(evidence: Evidence) -> Plot:
         raise NotApplicable(str(reason)) from reason
     rows = []
     for arm in values[CLASSES[0]].arms:
-        stage = evidence.runs(EXPERIMENT, "main", arm)[0].plan.config.model["name"]
-        row: dict[str, Any] = {"arm": arm, "stage": stage}
+        model = evidence.runs(EXPERIMENT, "main", arm)[0].plan.config.model
+        row: dict[str, Any] = {"arm": arm, "stage": model["name"], "half_life": _half_life(arm, model)}
         for c, found in values.items():
             x = list(found.of(arm).values())
             row |= {c: float(np.mean(x)), f"{c} low": interval(x)[0], f"{c} high": interval(x)[1], "seeds": len(x)}
@@ -158,21 +178,21 @@ def selection(evidence: Evidence) -> Plot:
                 spans = [_span(row, c) for c in reversed(CLASSES)]
                 axes.errorbar(
                     row["volatile"], row["persistent"], xerr=spans[0], yerr=spans[1], color=colour, elinewidth=0.8,
-                    fmt=_HALF_LIVES.get(row["arm"].rpartition(" ")[2], "o"), label="_",
-                    markeredgecolor="white", markeredgewidth=0.4,
+                    fmt=_MARKERS[row["half_life"]], label="_", markeredgecolor="white", markeredgewidth=0.4,
                 )  # fmt: skip
         for limits, limit in ((axes.get_xlim(), axes.set_xlim), (axes.get_ylim(), axes.set_ylim)):
             limit(max(-0.02, limits[0]), min(1.02, limits[1]))
         axes.set_xlabel("accuracy, volatile facts")
         axes.set_ylabel("accuracy, persistent facts")
         legend_above(figure, axes)
+        _key(figure, {row["half_life"] for row in rows})
     best = max(rows, key=lambda row: row["persistent"] + row["volatile"])
     return Plot(
         "selection",
         "What lasts against what changes",
-        "Accuracy on facts written once and on facts rewritten all the time; 95% intervals over seeds. Triangles down, circles and "
-        "triangles up, joined within a stage: short, middle and long initial half-lives; a circle by itself: no "
-        "decay. Linear attention has a scalar decay here. Up and to the right is better at both.",
+        "Accuracy on facts written once and on facts rewritten all the time; 95% intervals over seeds. Markers: "
+        "initial half-lives, joined within a stage; none: no decay. Linear attention has a scalar decay here. Up and to the right "
+        "is better at both.",
         f"Scatter of {len(data)} arms. Best at both: {best['arm']}, persistent {best['persistent']:.2f}, volatile "
         f"{best['volatile']:.2f}.",
         figure,

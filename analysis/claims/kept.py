@@ -23,7 +23,19 @@ _SHOWN = (
     "report.py",
     *(
         f"claims/{n}.py"
-        for n in ("command", "cost", "figures", "forest", "page", "replication", "results", "story", "valid", "write")
+        for n in (
+            "command",
+            "cost",
+            "figures",
+            "forest",
+            "merge",
+            "page",
+            "replication",
+            "results",
+            "story",
+            "valid",
+            "write",
+        )
     ),
 )
 _CHECKING = ("claims/checks/", "claims/checked.py", "statistics/")

@@ -16,6 +16,7 @@ from mnemolab.analysis.claims.forest import forest
 from mnemolab.analysis.claims.replication import Replication, agreement, agreement_said, read_replication
 from mnemolab.analysis.claims.results import (
     POOLED,
+    later_said,
     needed,
     placebos_said,
     pooled,
@@ -276,6 +277,7 @@ def _methods_text(methods: Mapping[str, Any]) -> list[str]:
             f"workers. Checks and benchmarks ran on {methods.get('checks_on', '?')}.{_left_out(methods.get('diverged', []))} "
             f"{rules_said(methods)}"
         ),
+        *(text.replace("`", "") for text in later_said(methods)),
     ]
 
 

@@ -22,7 +22,7 @@ __all__ = ["Replication", "agreement", "agreement_said", "read_replication"]
 Replication = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]  # what `read_replication` gives
 
 # what has to be the same for one verdict to replicate another
-ASKED = ("statement", "experiment", "statistic", "direction", "margin", "rule", "placebo")
+ASKED = ("statement", "statistic", "direction", "margin", "rule", "placebo")
 # what the columns of `agreement` hold; of each side by itself, of both
 _SIDES = ("effect", "low", "high", "n", "outcome", "distance", "verdict")
 _COLUMNS = (
@@ -40,7 +40,7 @@ def read_replication(
     folders: Sequence[Path], objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(objects, methods) of folders of the tier `replicate` together: of the claims that trained models decide, those in
-    `objects` too, in their order; of methods what holds for all folders (seeds, attempts, runs, diverged).
+    `objects` too and on the same experiments, in their order; of methods what holds for all folders (seeds, attempts, runs, diverged).
 
     Raises BadRequest for another tier, for seeds that `methods` has as well, for a claim that asks something else there, and
     for one that two folders hold.
@@ -60,7 +60,8 @@ def read_replication(
                     "judge its other claims again with `mnemolab claims --tier replicate --only`"
                 )
             held[name] = folder
-            if name in first and row["experiment"] and row["seeds"]:
+            # of another experiment it is an earlier attempt at the claim, which nothing here can replicate
+            if name in first and row["seeds"] and row["experiment"] and row["experiment"] == first[name]["experiment"]:
                 _same_asked(folder, row, first[name])
                 found[name] = row
         parts.append(other)

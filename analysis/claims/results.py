@@ -12,6 +12,7 @@ from mnemolab.analysis.figures.replication import alt, caption
 
 __all__ = [
     "POOLED",
+    "later_said",
     "needed",
     "placebos_said",
     "pooled",
@@ -64,6 +65,7 @@ def results(
             f"`{facts.get('Command', '?')}` at {facts.get('Commit', '?')}, {facts.get('Made', 'undated')}; "
             f"{facts.get('Versions', '')}."
         ),
+        *later_said(methods),
     ]
     if methods.get("tier") != "quick":  # that one confirms nothing
         lines += ["", rules_said(methods)]
@@ -117,6 +119,16 @@ def results(
         if row["note"]:
             lines.append(f"\n{row['note']}")
     return "\n".join(lines) + "\n"
+
+
+def later_said(methods: Mapping[str, Any]) -> list[str]:
+    """Which claims were judged later than the others, at what commit and when (`merge`): one text an entry."""
+    found = []
+    for entry in methods.get("later", ()):
+        facts = entry["provenance"]
+        when = f"at {facts.get('Commit', '?')}, {facts.get('Made', 'undated')}"
+        found.append(f"Judged later, {when}: {', '.join(f'`{name}`' for name in entry['claims'])}.")
+    return found
 
 
 def replication_said(objects: Sequence[Mapping[str, Any]], replication: Replication | None) -> str:

@@ -79,6 +79,7 @@ _FIGURE: dict[str, Kind] = {
     **dict.fromkeys(("name", "title", "caption", "alt", "png", "pdf", "csv"), TEXT),
 }  # fmt: skip
 # what is not there is left unsaid by those who read it
+_LATER_ENTRY: dict[str, Kind] = {"claims": TEXTS, "provenance": ("an object of texts", _dict(_text))}
 _METHODS: dict[str, Kind] = {
     **dict.fromkeys(("tier", "how", "checks_on"), TEXT),
     **dict.fromkeys(("claims", "runs", "steps", "twins", "twins_supported"), COUNT),
@@ -88,7 +89,7 @@ _METHODS: dict[str, Kind] = {
     **dict.fromkeys(("hashes", "provenance", "rules"), ("an object of texts", _dict(_text))),
     "attempts": ("an object of whole numbers", _dict(_whole)),
     "rates": ("an object of objects of numbers", _dict(_dict(_number))),
-    "rules_changed": _optional(TEXTS), "twins_limit": MAYBE, "figures": DICTS,
+    "rules_changed": _optional(TEXTS), "twins_limit": MAYBE, "figures": DICTS, "later": DICTS,
 }  # fmt: skip
 
 
@@ -120,6 +121,8 @@ def check_methods(path: Path, methods: Mapping[str, Any]) -> None:
     _fields(path, "methods", methods, {name: kind for name, kind in _METHODS.items() if name in methods})
     for at, row in enumerate(methods.get("figures", ()), start=1):
         _fields(path, f"figure {at}", row, _FIGURE)
+    for at, row in enumerate(methods.get("later", ()), start=1):
+        _fields(path, f"later {at}", row, _LATER_ENTRY)
     _finite(path, "methods", methods)
 
 

@@ -16,7 +16,7 @@ from mnemolab.analysis.claims.valid import check_claims, check_methods
 from mnemolab.errors import BadRequest
 from mnemolab.files import write_json, write_text
 
-__all__ = ["FIELDS", "held_ids", "read_claims", "table", "to_object", "write_claims", "write_runs"]
+__all__ = ["FIELDS", "held_ids", "read_claims", "table", "to_object", "write_claims", "write_objects", "write_runs"]
 
 # of every object of claims.json, in this order
 FIELDS = (
@@ -51,8 +51,8 @@ def to_object(verdict: Verdict) -> dict[str, Any]:
     return {name: _plain(found[name]) for name in FIELDS}
 
 
-def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
-    """One row a claim: id, verdict, effect, low, high, margin, unit, p, seeds, power, seeds_needed, statement."""
+def table(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row an object of claims.json: id, verdict, effect, low, high, margin, unit, p, seeds, power, seeds_needed, statement."""
     names = (
         "id",
         "verdict",
@@ -67,12 +67,11 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
         "seeds_needed",
         "statement",
     )
-    return pd.DataFrame([{name: to_object(v)[name] for name in names} for v in verdicts], columns=list(names))
+    return pd.DataFrame([{name: row[name] for name in names} for row in objects], columns=list(names))
 
 
 def write_claims(verdicts: Sequence[Verdict], out: Path, methods: Mapping[str, Any]) -> list[Path]:
     """Write claims.json, claims.csv, claims.tex and methods.json into `out`."""
-    rows = table(verdicts)
     supported, twins = twin_rate(verdicts)
     said = {
         **methods,
@@ -81,11 +80,22 @@ def write_claims(verdicts: Sequence[Verdict], out: Path, methods: Mapping[str, A
         "twins_limit": twin_limit(supported, twins),
         "rules": RULES,
     }
+    return write_objects([to_object(v) for v in verdicts], said, out)
+
+
+def write_objects(
+    objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any], out: Path, runs: pd.DataFrame | None = None
+) -> list[Path]:
+    """As `write_claims`, from the objects themselves; with `runs`, also runs.parquet."""
+    from mnemolab.trainers.collect import write_table
+
+    rows = table(objects)
     return [
-        write_json(out / "claims.json", [to_object(v) for v in verdicts]),
+        write_json(out / "claims.json", list(objects)),
         write_text(out / "claims.csv", rows.to_csv(index=False, float_format="%.6g")),
         write_text(out / "claims.tex", _latex(rows)),
-        write_json(out / "methods.json", _plain(said)),
+        write_json(out / "methods.json", _plain(methods)),
+        *([] if runs is None else [write_table(out / "runs.parquet", runs)]),
     ]
 
 
