@@ -1,12 +1,15 @@
 """Sweeps as a pure function: what a YAML file means."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from mnemolab.errors import BadRequest
-from mnemolab.trainers import Sweep
+from mnemolab.trainers import RunConfig, Sweep
+from mnemolab.trainers.steps import EagerSteps, make_optimiser
 
 
 def sweep(values, **parts):
@@ -128,6 +131,32 @@ def test_an_estimate_counts_the_chosen_candidate_of_a_cell_once(values, tmp_path
     after = estimate.estimate(found, tmp_path, workers=1)
     assert [row["label"].endswith("learning_rate 0.2") for row in after["runs"] if not row["finished"]] == [True, True]
     assert after["left"] == 2
+
+
+def test_an_estimated_step_costs_what_a_step_of_a_run_does(values, monkeypatch):
+    """On a clock that knows two costs: a call that makes examples, and a step."""
+    from mnemolab.trainers import estimate
+
+    clock, run = [0.0], RunConfig.from_dict(values())
+    task, model, cpu = run.make_task(), run.make_model(), torch.device("cpu")
+
+    def costs(owner, name, seconds):
+        own = getattr(owner, name)
+
+        def costing(*args, **kwargs):
+            clock[0] += seconds
+            return own(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, costing)
+
+    costs(type(task), "sample", 5.0)
+    costs(EagerSteps, "_clip", 1.0)
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    found = estimate._seconds_per_step(run)
+    steps = EagerSteps(model, make_optimiser(model, run, cpu), task, run, cpu)
+    steps.rates, count, clock[0] = [1e-3] * 2 * steps.feed.block, 2 * steps.feed.block, 0.0
+    steps.advance(count)
+    assert found == pytest.approx(clock[0] / count)
 
 
 def test_labels_say_what_differs(values):
