@@ -8,7 +8,7 @@ from mnemolab.commands import demo
 
 
 @pytest.fixture
-def tiny(tmp_path, monkeypatch):
+def tiny(tmp_path, monkeypatch, inline):
     for name in ("key_overwrite", "associative_recall"):
         sweep = yaml.safe_load(demo._config(name).read_text())
         sweep["base"]["budget"] = {

@@ -12,9 +12,6 @@ import yaml
 from mnemolab.cli import main
 from mnemolab.models.backbone import Backbone
 from mnemolab.trainers import load_run
-from mnemolab.trainers.engines import ENGINES
-from mnemolab.trainers.events import Finished, Started
-from mnemolab.trainers.local import attempt
 
 RUN = [
     "train",
@@ -164,28 +161,7 @@ def test_dry_run_lists_runs_and_time_and_writes_nothing(sweep_file, tmp_path, ca
     assert 0 < found["seconds"] < 60
 
 
-class Inline:
-    """An engine without workers: jobs are done here, one after the other."""
-
-    def __init__(self, workers, plugins):
-        self.workers = workers
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def run(self, jobs, out, emit):
-        for job in jobs:
-            emit(Started(job.run_id, job.label, 0))
-            kind, result = attempt(job, out, lambda value: None)
-            assert kind == "done"
-            emit(Finished(job.run_id, job.label, result))
-
-
-def test_sweep_then_collect(sweep_file, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(ENGINES, "local", Inline)
+def test_sweep_then_collect(sweep_file, tmp_path, capsys, inline):
     out = tmp_path / "out"
     assert main(["sweep", str(sweep_file), "--out", str(out), "--collect"]) == 2
     assert "no run of two is finished there" in capsys.readouterr().err
@@ -222,9 +198,8 @@ def test_sweep_then_collect(sweep_file, tmp_path, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["left"] == 0
 
 
-def test_collected_tables_load_in_duckdb(sweep_file, tmp_path, monkeypatch):
+def test_collected_tables_load_in_duckdb(sweep_file, tmp_path, inline):
     duckdb = pytest.importorskip("duckdb")
-    monkeypatch.setitem(ENGINES, "local", Inline)
     assert main(["sweep", str(sweep_file), "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
     runs, records = (tmp_path / "out" / name for name in ("sweep.parquet", "collected/key_overwrite.parquet"))
     accuracy = duckdb.sql(f"select run_id, \"result.test.accuracy\" from '{runs}' order by run_id").fetchall()

@@ -21,7 +21,7 @@ def make(values, **parts):
     return Sweep.from_dict({"name": "s", "base": values(), **parts})
 
 
-def test_bad_runs_harm_nobody_and_are_tried_again(values, tmp_path, plugin):
+def test_bad_runs_harm_nobody_and_are_tried_again(values, tmp_path, plugin, request):
     """Of six runs one raises and one kills its worker; a second call, with the cure, does only those two."""
     cure = tmp_path / "cure"
     bad = [{"task": {"name": "faulty", "fault": fault, "cure": str(cure)}} for fault in ("raise", "die")]
@@ -46,7 +46,8 @@ def test_bad_runs_harm_nobody_and_are_tried_again(values, tmp_path, plugin):
     }  # fmt: skip
 
     cure.touch()
-    again = run_sweep(sweep, tmp_path, workers=1, plugins=[plugin])
+    request.getfixturevalue("inline")
+    again = run_sweep(sweep, tmp_path, plugins=[plugin])
     assert (set(again.done), again.failed, len(again.skipped)) == (set(broken), (), 4)
     assert not list(tmp_path.glob("*/failure.json"))
     table = pd.read_parquet(tmp_path / "sweep.parquet")
@@ -64,10 +65,10 @@ def test_a_worker_whose_gpu_is_spoiled_takes_no_more_runs(values, tmp_path, plug
     assert "illegal memory access" in json.loads((tmp_path / first / "failure.json").read_text())["error"]
 
 
-def test_choice_on_validation_and_the_test_stream_read_once(values, tmp_path):
+def test_choice_on_validation_and_the_test_stream_read_once(values, tmp_path, inline):
     sweep = make(values, grid={"seed": [0, 1]}, choose={"optimiser.learning_rate": [0.0, 0.05]})
     events = []
-    outcome = run_sweep(sweep, tmp_path, workers=1, on_event=events.append)
+    outcome = run_sweep(sweep, tmp_path, on_event=events.append)
     results = {run.run_id: load_run(tmp_path / run.run_id).result for run in sweep.runs}
     assert outcome.chosen is not None
     assert set(outcome.chosen) == {run.run_id for run in sweep.chosen(results)}
@@ -84,7 +85,7 @@ def test_choice_on_validation_and_the_test_stream_read_once(values, tmp_path):
     assert {"stage", "recipe", "seed", "depth", "width", "outcome", "stale", "lag_tokens"} <= set(records)
 
     events.clear()
-    again = run_sweep(sweep, tmp_path, workers=1, on_event=events.append)
+    again = run_sweep(sweep, tmp_path, on_event=events.append)
     assert (again.done, again.chosen) == ((), outcome.chosen)
     assert {type(event) for event in events} == {Skipped}
 
@@ -151,15 +152,15 @@ def test_requests_that_cannot_be_met(values, tmp_path):
         ("records.parquet", None, "delete"),
     ],
 )
-def test_one_damaged_folder_keeps_no_other_run_from_the_tables(values, tmp_path, capsys, name, text, said):
+def test_one_damaged_folder_keeps_no_other_run_from_the_tables(values, tmp_path, capsys, inline, name, text, said):
     sweep = make(values, grid={"seed": [0, 1]})
-    run_sweep(sweep, tmp_path, workers=1)
+    run_sweep(sweep, tmp_path)
     bad, good = (run.run_id for run in sweep.runs)
     (tmp_path / "sweep.parquet").unlink()
     path = tmp_path / bad / name
     path.unlink() if text is None else path.write_text(text)
     events = []
-    outcome = run_sweep(sweep, tmp_path, workers=1, on_event=events.append)
+    outcome = run_sweep(sweep, tmp_path, on_event=events.append)
     assert outcome.failed == (bad,) and good in outcome.skipped
     assert list(pd.read_parquet(tmp_path / "sweep.parquet")["run_id"]) == [good]
     told = capsys.readouterr().err + "".join(event.error for event in events if isinstance(event, Failed))
@@ -182,7 +183,8 @@ def test_a_worker_that_dies_between_two_lists_is_replaced(values, tmp_path):
 @pytest.mark.parametrize("deaths", (1, 3))
 def test_workers_that_die_while_importing(values, tmp_path, monkeypatch, deaths):
     """One is replaced and its run loses nothing; of one after the other the sweep says so and ends."""
-    (tmp_path / "mortal.py").write_text(
+    # three die of the first thing that a worker imports, which costs them no time
+    (tmp_path / ("mortal.py" if deaths == 1 else "torch.py")).write_text(
         "import os, signal\nfrom pathlib import Path\n"
         "died = Path(__file__).with_name('died')\n"
         f"if died.stat().st_size < {deaths}:\n"
@@ -197,6 +199,7 @@ def test_workers_that_die_while_importing(values, tmp_path, monkeypatch, deaths)
         if deaths == 3:
             with pytest.raises(RunFailed, match=r"3 workers in a row died while starting \(the last: signal SIGKILL\)"):
                 engine.run([job], tmp_path, events.append)
+            assert (tmp_path / "died").stat().st_size == 3
             return
         engine.run([job], tmp_path, events.append)
     assert isinstance(events[-1], Finished) and load_run(tmp_path / run.run_id).result["test"]
@@ -209,15 +212,14 @@ def test_an_empty_list_needs_no_worker(tmp_path):
     assert set(ENGINES) == {"local", "ray"}
 
 
-def test_a_choice_is_not_forgotten_by_a_sweep_that_chooses_nothing(values, tmp_path):
+def test_a_choice_is_not_forgotten_by_a_sweep_that_chooses_nothing(values, tmp_path, inline):
     chooses = make(values, grid={"seed": [0]}, choose={"optimiser.learning_rate": [1e-3, 3e-3]})
-    run_sweep(chooses, tmp_path, workers=1)
+    run_sweep(chooses, tmp_path)
     before = pd.read_parquet(tmp_path / "sweep.parquet").set_index("run_id")["chosen"]
     assert before.sum() == 1
     run_sweep(
         make(values, grid={"seed": [0]}, list=[{"optimiser.learning_rate": 1e-3}, {"optimiser.learning_rate": 3e-3}]),
         tmp_path,
-        workers=1,
     )
     after = pd.read_parquet(tmp_path / "sweep.parquet").set_index("run_id")["chosen"]
     assert after[before.index].tolist() == before.tolist()

@@ -50,7 +50,7 @@ def mine(tmp_path, monkeypatch):
     return path
 
 
-def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys):
+def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys, request):
     out = tmp_path / "out"
     command = ["claims", "--only", "mine", "--out", str(out), "--workers", "1", "--device", "cpu"]
     assert main([*command, "--dry-run"]) == 0
@@ -60,6 +60,7 @@ def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys):
 
     assert main([*command, "--minutes", "0.001"]) == 0
     assert "run the same command again" in capsys.readouterr().err and not (out / "claims.json").exists()
+    request.getfixturevalue("inline")  # the first piece had a worker, which was stopped at its first run
     assert main(command) == 0
     assert "mine" in capsys.readouterr().out
     (row,) = json.loads((out / "claims.json").read_text())
@@ -100,7 +101,7 @@ def test_pieces_verdicts_figures_and_page(mine, tmp_path, capsys):
     assert story.main(["--tier", "quikc"]) == 2 and "did you mean 'quick'" in capsys.readouterr().err
 
 
-def test_a_run_that_always_diverges_is_left_out_and_named(mine, tmp_path, monkeypatch, capsys):
+def test_a_run_that_always_diverges_is_left_out_and_named(mine, tmp_path, monkeypatch, capsys, inline):
     """Its arm goes on with the other seeds; without that one seed would keep the whole tier from being judged."""
     values = yaml.safe_load(mine.read_text())
     values["arms"]["wild"] = {"model.name": "deltanet", "optimiser.learning_rate": 9.0}
