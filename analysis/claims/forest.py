@@ -62,6 +62,8 @@ def forest(claim: Mapping[str, Any], again: Mapping[str, Any] | None = None) -> 
         "Pink ticks: the margin. "
         "Grey: placebos and A/A pairs, which must not be supported."
     )
+    if any(c.get("values") for c, _ in rows):
+        caption += " Small dots: single seeds."
     if len(panels) > 1:
         caption += " An axis each for effects of very different size."
     alt = f"{claim['id']}: {_listed(claim)}"
@@ -96,6 +98,7 @@ def _extent(pair: _Pair) -> float:
     """How far from 0 a row reaches, its margin and its other seeds included."""
     first, second, _ = pair
     values = [c[name] for c in (first, second) if c is not None for name in ("effect", "low", "high", "margin")]
+    values += [value for c in (first, second) if c is not None for value in c.get("values", {}).values()]
     return max(_LEAST, *(abs(value) for value in values if value is not None))
 
 
@@ -116,6 +119,10 @@ def _draw(axes: Any, at: float, c: Mapping[str, Any], kind: str, size: float) ->
     own = kind == "contrast"
     colour = _COLOURS[c["outcome"]] if own else _GREY
     low, high = (c["effect"] if c[name] is None else c[name] for name in ("low", "high"))  # one seed has no interval
+    if seeds := list(c.get("values", {}).values()):
+        axes.plot(
+            seeds, [at] * len(seeds), "o", color=colour, markersize=2.6 * size, markeredgewidth=0, alpha=0.45, zorder=2
+        )  # fmt: skip
     axes.plot([low, high], [at, at], color=colour, linewidth=1.4 * size, zorder=3)
     face = colour if c["outcome"] == "supported" else "white"
     axes.plot(

@@ -56,6 +56,20 @@ def test_a_row_a_contrast_with_its_margin_and_numbers():
     assert sum(list(line.get_xdata()) == [0.05, 0.05] for line in plot.figure.axes[0].lines) == 3
 
 
+def test_single_seeds_are_dots_where_the_file_has_them():
+    made = claim("supported", 0.3, 0.4)
+    made["contrasts"][0]["values"] = {"600": 0.2, "601": 2.5}
+    plot = forest(made)
+    dots = [
+        list(line.get_xdata())
+        for line in plot.figure.axes[0].lines
+        if len(line.get_xdata()) == 2 and line.get_marker() == "o"
+    ]
+    assert dots == [[0.2, 2.5]] and "Small dots: single seeds" in plot.caption
+    assert plot.figure.axes[0].get_xlim()[1] > 2.5
+    assert "dots" not in forest(claim("supported", 0.3)).caption
+
+
 def test_other_seeds_stand_below_the_contrast_of_their_name_and_kind():
     again = claim("inconclusive", 0.1)
     again["placebo_contrasts"][0]["effect"] = -0.7
