@@ -64,15 +64,17 @@ def _two(lag, a, h, weight, ratio):
 
 
 def _halving(weight, ratio) -> Array:
-    """u with w e^-u + (1-w) e^(-ratio u) = 1/2, by bisection in ln u; broadcasts."""
+    """u with w e^-u + (1-w) e^(-ratio u) = 1/2; broadcasts. By Newton's steps on the logarithm of the sum, which is convex: from
+    ln 2, where the sum is 1/2 or more, they come to u from below."""
     weight, ratio = np.broadcast_arrays(np.asarray(weight, float), np.asarray(ratio, float))
-    low, high = np.full(weight.shape, np.log(_LN2)), np.log(_LN2 / ratio)
-    for _ in range(42):
-        middle = (low + high) / 2
-        u = np.exp(middle)
-        above = weight * np.exp(-u) + (1 - weight) * np.exp(-ratio * u) > 0.5
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.exp((low + high) / 2)
+    u = np.full(weight.shape, _LN2)
+    for _ in range(100):
+        fast, slow = weight * np.exp(-u), (1 - weight) * np.exp(-ratio * u)
+        step = (fast + slow) * np.log(2 * (fast + slow)) / (fast + ratio * slow)
+        u = u + step
+        if (np.abs(step) <= 1e-14 * u).all():
+            break
+    return u
 
 
 FAMILIES: dict[str, Family] = {

@@ -1,6 +1,9 @@
 """Figures, the page, and the two commands that make them."""
 
 import re
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
 
 import numpy as np
 import pandas as pd
@@ -15,7 +18,13 @@ from mnemolab.errors import BadRequest
 
 @pytest.fixture(scope="module")
 def page(runs, tmp_path_factory):
-    return report.build(runs, tmp_path_factory.mktemp("report"), command="mnemolab report runs")
+    """What `mnemolab report runs` writes, and says."""
+    out = tmp_path_factory.mktemp("report") / "r"
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
+        patch.setattr(sys, "argv", ["mnemolab", "report", "runs"])
+        assert main(["report", str(runs), "--out", str(out)]) == 0
+    assert said.getvalue().strip() == str(out / "index.html")
+    return out / "index.html"
 
 
 def test_the_page_is_self_contained_and_complete(page):
@@ -53,11 +62,15 @@ def test_every_figure_has_png_pdf_and_its_numbers(page):
     assert b"/Type3" not in (folder / "versions-synthetic.pdf").read_bytes()
 
 
-def test_figures_repeat_byte_for_byte(runs, tmp_path):
-    for name in ("a", "b"):
-        make(runs, tmp_path / name, ["versions"])
+def test_the_command_may_be_given(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "make", lambda *args: ([], {}))
+    assert "mnemolab report mine" in report.build(runs, tmp_path, command="mnemolab report mine").read_text()
+
+
+def test_figures_repeat_byte_for_byte(page, runs, tmp_path):
+    make(runs, tmp_path, ["versions"])
     for kind in ("png", "pdf", "csv"):
-        first, second = (tmp_path / n / f"versions-synthetic.{kind}" for n in ("a", "b"))
+        first, second = (folder / f"versions-synthetic.{kind}" for folder in (page.parent / "figures", tmp_path))
         assert first.read_bytes() == second.read_bytes()
 
 
@@ -80,9 +93,7 @@ def test_a_stage_looks_the_same_in_every_figure():
     assert len({(x.color, x.marker) for x in everything.values()}) == len(everything)
 
 
-def test_commands(runs, tmp_path, capsys):
-    assert main(["report", str(runs), "--out", str(tmp_path / "r")]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "r" / "index.html")
+def test_a_probe_as_a_command(runs, tmp_path):
     assert main(["probe", str(runs), "--probe", "interference", "--out", str(tmp_path / "p")]) == 0
     assert (tmp_path / "p" / "tables" / "stale-ages.csv").exists() and (tmp_path / "p" / "index.html").exists()
 
