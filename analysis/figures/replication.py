@@ -170,6 +170,8 @@ def _name(
     points, inside = axes.transData.transform(at), axes.get_window_extent()
     lines = axes.transData.transform([(0, 0), (-limit, -limit)])
     angles = np.deg2rad(np.arange(0, 360, 10))
+    rays = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    reaches = np.arange(8, 125, 4)[:, None, None] * scale
     taken: list[Bbox] = []
     ways = np.empty((0, 2))  # points of the lines from names to their points
     for row, name in sorted(names.items(), key=lambda pair: -at[pair[0]].sum()):
@@ -182,40 +184,38 @@ def _name(
         text.set_in_layout(False)  # the axes are to stay where they are
         size = Text.get_window_extent(text)  # of the words, without the line
         half = np.array([size.width, size.height]) / 2
-        places = []
-        for reach in range(8, 125, 4):
-            for ray in np.stack([np.cos(angles), np.sin(angles)], axis=1):
-                offset = ray * (reach * scale + half)
-                low, high = points[row] + offset - half - 2 * scale, points[row] + offset + half + 2 * scale
-                box = Bbox([low, high])
-                out = (low < inside.min).any() or (high > inside.max).any()
-                # the thresholds, and the diagonal, which starts in the lower left corner
-                crossed = ((low < lines) & (lines < high)).sum() + (
-                    (low - inside.min)[0] < (high - inside.min)[1] and (low - inside.min)[1] < (high - inside.min)[0]
-                )
-                on = box.count_contains(points) + _between(points, points[row], points[row] + offset, 5 * scale)
-                away = np.hypot(*(points[row] - np.clip(points[row], low, high))) / scale
-                way = points[row] + offset * _STEPS if away >= _APART else np.empty((0, 2))
-                through = box.count_contains(ways) + sum(other.count_contains(way) for other in taken)
-                cost = (
-                    1e4 * (out + sum(box.overlaps(other) for other in taken))
-                    + 300 * through
-                    + 60 * on
-                    + 50 * crossed
-                    + away
-                )
-                places.append((cost, tuple(offset / scale), box, way))
-        _, where, box, way = min(places, key=lambda place: place[0])
-        text.set_position(where)
+        offsets = (rays * (reaches + half)).reshape(-1, 2)  # of all places, nearer ones first
+        low, high = points[row] + offsets - half - 2 * scale, points[row] + offsets + half + 2 * scale
+        out = (low < inside.min).any(axis=1) | (high > inside.max).any(axis=1)
+        # the thresholds, and the diagonal, which starts in the lower left corner
+        crossed = ((low[:, None] < lines) & (lines < high[:, None])).sum(axis=(1, 2)) + (
+            (low - inside.min)[:, ::-1] < (high - inside.min)
+        ).all(axis=1)
+        on = _held(low, high, points) + _between(points, points[row], offsets, 5 * scale)
+        away = np.hypot(*(points[row] - np.clip(points[row], low, high)).T) / scale
+        apart = away >= _APART
+        steps = points[row] + offsets[:, None] * _STEPS
+        through, over = _held(low, high, ways), np.zeros(len(offsets))
+        for other in taken:
+            through += np.where(apart, ((other.min < steps) & (steps < other.max)).all(axis=2).sum(axis=1), 0)
+            over += ((low <= other.max) & (other.min <= high)).all(axis=1)
+        best = int((1e4 * (out + over) + 300 * through + 60 * on + 50 * crossed + away).argmin())
+        text.set_position(tuple(offsets[best] / scale))
         if text.arrow_patch is not None:
-            text.arrow_patch.set_visible(len(way) > 0)
-        taken.append(box)
-        ways = np.concatenate([ways, way])
+            text.arrow_patch.set_visible(bool(apart[best]))
+        taken.append(Bbox([low[best], high[best]]))
+        if apart[best]:
+            ways = np.concatenate([ways, steps[best]])
 
 
-def _between(points: np.ndarray, start: np.ndarray, end: np.ndarray, near: float) -> int:
-    """How many of the points, but for that at the start, lie within `near` of the way from start to end."""
-    way = end - start
-    share = np.clip((points - start) @ way / (way @ way), 0, 1)
-    away = np.linalg.norm(points - start - share[:, None] * way, axis=1)
-    return int(((away < near) & (np.linalg.norm(points - start, axis=1) > near)).sum())
+def _held(low: np.ndarray, high: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """How many of the points lie within each box, of which `low` (P,2) and `high` (P,2) are the corners."""
+    return ((low[:, None] < points) & (points < high[:, None])).all(axis=2).sum(axis=1)
+
+
+def _between(points: np.ndarray, start: np.ndarray, ways: np.ndarray, near: float) -> np.ndarray:
+    """How many of the points, but for that at the start, lie within `near` of each of the `ways` (P,2) from the start."""
+    there = points - start
+    share = np.clip(ways @ there.T / (ways**2).sum(axis=1, keepdims=True), 0, 1)
+    away = np.linalg.norm(there - share[:, :, None] * ways[:, None], axis=2)
+    return ((away < near) & (np.linalg.norm(there, axis=1) > near)).sum(axis=1)
