@@ -1,6 +1,7 @@
 """What holds for every stage: three ways of running agree, nothing leaks, every parameter learns, sizes are as declared."""
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ LENGTHS = (1, 2, 3, 4, 63, 64, 65, 200)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=case_id)
+CASE_IDS = [f"{name}-{case_id(options)}" for name, options in CASES]
 
 
 @torch.no_grad()
@@ -26,12 +28,25 @@ def stepped(model, inputs, state=None):
     return torch.stack(logits, 1), state
 
 
-@every_case
+@cache
+@torch.no_grad()
+def walked(case, dtype, backend):
+    """The case's model, its logits token by token, and the size of its state after each of the LENGTHS."""
+    name, options = CASES[case]
+    model, state = small(name, backend=backend, **options).to(dtype), None
+    logits, sizes, done = [], {}, 0
+    for length in (*LENGTHS, max(LENGTHS) + 2):
+        more, state = stepped(model, tokens(2, max(LENGTHS) + 2)[:, done:length], state)
+        logits.append(more)
+        sizes[length], done = count_elements(state), length
+    return model, torch.cat(logits, 1), sizes
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=CASE_IDS)
 @pytest.mark.parametrize(("dtype", "backend"), [(torch.float32, "auto"), (torch.float64, "loop")], ids=("fp32", "fp64"))
-def test_forward_is_stepping_is_prefill_then_stepping(name, options, dtype, backend):
-    model = small(name, backend=backend, **options).to(dtype)
+def test_forward_is_stepping_is_prefill_then_stepping(case, dtype, backend):
+    model, wanted, _ = walked(case, dtype, backend)
     inputs = tokens(2, max(LENGTHS) + 2)
-    wanted, _ = stepped(model, inputs)
     assert wanted.std() > 0.01
     tolerance = TOLERANCE[dtype] * max(1.0, wanted.abs().max().item())
     for length in LENGTHS:
@@ -75,15 +90,14 @@ def test_gradients_reach_every_parameter(name, options):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-@every_case
+@pytest.mark.parametrize("case", range(len(CASES)), ids=CASE_IDS)
 @torch.no_grad()
-def test_state_elements_are_those_of_the_real_state(name, options):
-    model, inputs, state = small(name, **options), tokens(2, max(LENGTHS)), None
-    for t in range(max(LENGTHS)):
-        _, state = model.step(inputs[:, t], state)
-        if t + 1 in LENGTHS:
-            _, prefilled = model.prefill(inputs[:, : t + 1])
-            assert count_elements(prefilled) == count_elements(state) == model.state_elements(t + 1)
+def test_state_elements_are_those_of_the_real_state(case):
+    model, _, sizes = walked(case, torch.float32, "auto")
+    inputs = tokens(2, max(LENGTHS))
+    for length in LENGTHS:
+        _, prefilled = model.prefill(inputs[:, :length])
+        assert count_elements(prefilled) == sizes[length] == model.state_elements(length)
 
 
 @every_case
