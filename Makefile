@@ -16,9 +16,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/python -m mnemolab demo
 
-# One torch thread a worker: the tests are many and small, and two workers share two cores.
+# One torch thread a worker: the tests are many and small, and two workers share two cores. Each begins with its half of them,
+# so that what the tests of a file share is made once, and one that is done takes over from the other.
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n $(JOBS) -q -m "not slow and not gpu" tests
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q -m "not slow and not gpu" tests
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .

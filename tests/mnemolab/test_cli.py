@@ -82,33 +82,43 @@ def test_unknown_names_are_one_line_and_import_nothing_heavy(words, parts):
         assert part in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (
-            ("train", "--task", "key_overwrite", "--model", "kda", "--task.version", "4"),
-            ("version", "did you mean 'versions'"),
-        ),
-        (
-            ("train", "--task", "key_overwrite", "--model", "kda", "--model.widht", "4"),
-            ("widht", "did you mean 'width'"),
-        ),
-        (("train", "--task", "key_overwrite", "--model", "kda", "--task.length", "3"), ("length",)),
-        ((*TRAIN, "--task.length", "100000000000"), ("the most is",)),
-        ((*TRAIN, "--task.versions", "none"), ("versions=none", "such as 4")),
-        ((*TRAIN, "--task.versions", "abc"), ("whole number", "abc")),
-        ((*TRAIN, "--device", "cuda:x"), ("cuda:x", "cuda:N")),
-        ((*TRAIN, "--device", "cpu:3"), ("cpu:3", "cuda:N")),
-    ],
-    ids=lambda value: " ".join(value),
-)
-def test_field_errors_import_torch_at_most(words, parts):
-    code, heavy, done = imported(*words)
+FIELD_ERRORS = [
+    (("--task.version", "4"), ("version", "did you mean 'versions'")),
+    (("--model.widht", "4"), ("widht", "did you mean 'width'")),
+    (("--task.length", "3"), ("length",)),
+    (("--task.length", "100000000000"), ("the most is",)),
+    (("--task.versions", "none"), ("versions=none", "such as 4")),
+    (("--task.versions", "abc"), ("whole number", "abc")),
+    (("--device", "cuda:x"), ("cuda:x", "cuda:N")),
+    (("--device", "cpu:3"), ("cpu:3", "cuda:N")),
+]
+
+
+@pytest.fixture(scope="module")
+def field_errors():
+    """Exit code, stderr and heavy packages so far of each of FIELD_ERRORS, in one process: to import torch takes seconds."""
+    code = (
+        "import contextlib, io, json, sys\nfrom mnemolab.cli import main\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    with contextlib.redirect_stderr(io.StringIO()) as said:\n"
+        "        try:\n            code = main(words)\n"
+        "        except SystemExit as stop:\n            code = stop.code\n"
+        f"    print(json.dumps([code, said.getvalue(), [m for m in {HEAVY!r} if m in sys.modules]]))"
+    )
+    words = json.dumps([[*TRAIN, *words] for words, _ in FIELD_ERRORS])
+    done = subprocess.run([sys.executable, "-c", code, words], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("case", range(len(FIELD_ERRORS)), ids=[" ".join(words) for words, _ in FIELD_ERRORS])
+def test_field_errors_import_torch_at_most(field_errors, case):
+    code, said, heavy = field_errors[case]
     assert "lightning" not in heavy
-    assert code == "2", done.stderr
-    assert done.stderr.count("\n") == 1
-    for part in parts:
-        assert part in done.stderr
+    assert code == 2, said
+    assert said.count("\n") == 1
+    for part in FIELD_ERRORS[case][1]:
+        assert part in said
 
 
 @pytest.mark.parametrize(
