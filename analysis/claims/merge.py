@@ -39,6 +39,8 @@ def merge(folder: Path, later: Path) -> list[Path]:
     runs = _runs(folder, later, added.get("hashes", {}))
     said = _methods(methods, added, [row["id"] for row in new], rows, runs)
     for row in added.get("figures", ()):
+        if not row["experiment"]:  # a forest, which the report draws anew
+            continue
         for kind in ("png", "pdf", "csv"):
             source = later / "figures" / row[kind]
             if source.exists():

@@ -101,8 +101,16 @@ def _joined(folders: Sequence[Path], parts: Sequence[Mapping[str, Any]]) -> dict
         },
         "runs": sum(part.get("runs", 0) for part in parts) - _shared_runs(folders, parts),
         "diverged": list(dict.fromkeys(name for part in parts for name in part.get("diverged", ()))),
-        "provenance": sorted((part.get("provenance", {}) for part in parts), key=lambda p: p.get("Made", "")),
+        "provenance": sorted(_made(parts), key=lambda p: p.get("Made", "")),
     }
+
+
+def _made(parts: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, str]]:
+    """When and by what the claims were judged: all of a folder at first, some of them later (`merge`)."""
+    for part in parts:
+        yield part.get("provenance", {})
+        for entry in part.get("later", ()):
+            yield entry["provenance"]
 
 
 def _shared_runs(folders: Sequence[Path], parts: Sequence[Mapping[str, Any]]) -> int:

@@ -71,7 +71,7 @@ def test_the_interval_of_the_docs_is_welchs(docs):
     spread = (sd["first"] > 0) | (sd["again"] > 0)
     given = [x[spread].to_numpy(float) for y in t for x in (agreed[f"{y}_effect"], sd[y], agreed[f"{y}_n"])]
     p = stats.ttest_ind_from_stats(*given, equal_var=False).pvalue
-    assert (agreed.loc[spread, "inside"].to_numpy(bool) == (np.asarray(p) > 0.05)).all() and 90 < spread.sum() < 102
+    assert (agreed.loc[spread, "inside"].to_numpy(bool) == (np.asarray(p) > 0.05)).all() and 75 < spread.sum() < 84
     assert (agreed["left_out"] == "").all()  # every interval is a t interval
 
 
@@ -174,7 +174,9 @@ def test_header_and_tables_say_what_the_docs_folders_hold(docs):
     text = results(objects, methods, again)
     passed = "channels-multi-timescale"
     assert f"Placebos that passed, as none may: {passed}; under other seeds: {passed}." in text
-    made = "1b9e484, 2026-11-30 20:30 UTC and at 23897ca-dirty, 2026-11-30 22:52 UTC"
+    made = (
+        "1b9e484, 2026-11-30 20:30 UTC and at 23897ca-dirty, 2026-11-30 22:52 UTC and at fe2cd45, 2026-12-01 04:38 UTC"
+    )
     assert f"Those claims were judged at {made}." in text
     for rows, end in ((objects, 8), (again[0], 5)):
         for row in (row for row in rows if row["contrasts"]):
@@ -212,12 +214,12 @@ def test_the_figure_of_the_docs_names_claims_that_changed_and_names_do_not_overl
     assert not any(a.overlaps(b) for a, b in combinations(spans, 2))
     named = [span for t, span in zip(figure.axes[0].texts, spans, strict=True) if t in names]
     assert len(named) == 6 and all(inside.x0 <= s.x0 and s.x1 <= inside.x1 and s.y1 <= inside.y1 for s in named)
-    assert plot.data["inside"].tolist().count("no") == 4 and "59 contrasts and 43 placebos" in plot.alt
+    assert plot.data["inside"].tolist().count("no") == 2 and "50 contrasts and 34 placebos" in plot.alt
     away = docs[-1][["first_distance", "again_distance"]].abs().max(axis=1)
     assert f"; {(away >= 1000).sum()} at 1,000 standard errors or beyond." in plot.alt
     saved = save(plot, tmp_path)
     table = pd.read_csv(saved.csv)
-    assert len(table) == 102 and set(table["placebo"]) == {"yes", "no"} and table["first_distance"].notna().all()
+    assert len(table) == 84 and set(table["placebo"]) == {"yes", "no"} and table["first_distance"].notna().all()
 
 
 @pytest.mark.parametrize("spread", [0.5, 0.0])
@@ -244,8 +246,9 @@ def test_a_claim_that_changed_without_a_contrast_is_named_where_it_is_decided():
     assert texts.count(NAME) == 1 and f"Another verdict: {NAME}." in replication(agreed).alt
 
 
-def test_the_report_draws_the_figure_without_a_folder_of_figures(docs, tmp_path):
-    """docs/results/full has no figures: those of the runs are left out, the forests and that of the replication are made."""
+def test_the_report_draws_the_figure_without_the_runs(docs, tmp_path):
+    """docs/results/full has the figures of one experiment's runs: those of the others are left out, the forests and that of the
+    replication are made."""
     words = ["report", str(DOCS / "results" / "full"), "--out", str(tmp_path)]
     for each in sorted((DOCS / "results").glob("replicate*")):
         words += ["--replication", str(each)]
@@ -257,8 +260,11 @@ def test_the_report_draws_the_figure_without_a_folder_of_figures(docs, tmp_path)
         f"{name}.{kind}" for name in names for kind in ("png", "pdf", "csv")
     }
     page, text = (tmp_path / "index.html").read_text(), (tmp_path / "results.md").read_text()
-    assert page.count("<img ") == len(names) and page.index("Figure 1. Every contrast") < page.index(
-        '<section id="claims">'
+    kept = list((DOCS / "results" / "full" / "figures").glob("*.png"))
+    assert (
+        kept
+        and page.count("<img ") == len(names) + len(kept)
+        and page.index("Figure 1. Every contrast") < page.index('<section id="claims">')
     )
     said = agreement_said(docs[-1])
     assert said in text and said.split("(")[0] in page and "not the frozen rule and changes no verdict" in page
