@@ -81,7 +81,8 @@ def test_later_claims_take_their_places(first, tmp_path):
     assert (first / "figures" / "channel-selects.png").read_text() == "bbb"
     assert (first / "figures" / "additive-blend.png").read_text() == "aaa"
     assert "Judged later, at bbb, 2026-12-01: `channel-selects`." in results(rows, methods)
-    assert pd.read_csv(first / "claims.csv").set_index("id").loc["channel-selects", "effect"] < 0
+    table = pd.read_csv(first / "claims.csv").set_index("id")
+    assert float(table["effect"].to_dict()["channel-selects"]) < 0
 
 
 def test_only_the_last_judgement_of_a_claim_is_dated(first, tmp_path):
