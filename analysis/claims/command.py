@@ -31,7 +31,7 @@ from mnemolab.analysis.claims.frozen import (
 from mnemolab.analysis.claims.judge import experiments_of, judge_claim, twin_rate
 from mnemolab.analysis.claims.kept import key, load, save
 from mnemolab.analysis.claims.train import Piece, train_piece
-from mnemolab.analysis.claims.write import held_ids, write_claims, write_runs
+from mnemolab.analysis.claims.write import held_ids, to_object, write_claims, write_runs
 from mnemolab.files import output_folder
 
 __all__ = ["dry_run", "freeze_tier", "judge_tier"]
@@ -160,7 +160,7 @@ def judge_tier(
     for verdict in verdicts:
         effect = "" if verdict.effect is None or math.isnan(verdict.effect) else f"{verdict.effect:.3f}"
         print(f"{verdict.claim.id:<26}{verdict.verdict:<18}{effect:>8}  {verdict.why}")
-    supported, twins = twin_rate(verdicts)
+    supported, twins = twin_rate(map(to_object, verdicts))
     if twins:
         print(f"A/A contrasts called supported: {supported} of {twins}", file=sys.stderr)
     print(home / "claims.json")
@@ -183,7 +183,7 @@ def _judge(
     fresh = 0
     for name in ids:
         claim, checked = CLAIMS[name], name in CHECKS
-        experiments = {load_experiment(own).name for own in (*claim.experiment, *claim.beside)}
+        experiments = {load_experiment(own).name for own in experiments_of([name])}
         runs = [run.digest for run in evidence.ran if run.plan.experiment in experiments]
         keys = {place: key(claim, runs, tier, place) for place in ((device, *others) if checked else ("",))}
         found = ((load(folder, claim, held), place) for place, held in keys.items())

@@ -1,6 +1,6 @@
 """From finished runs and checks to verdicts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -43,10 +43,10 @@ def experiments_of(ids: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for i in ids for name in (*CLAIMS[i].experiment, *CLAIMS[i].beside)))
 
 
-def twin_rate(verdicts: Sequence[Verdict]) -> tuple[int, int]:
-    """(A/A contrasts that the rules call supported, all A/A contrasts of which something was measured)."""
-    twins = [c for v in verdicts for c in v.twins if c.n]
-    return sum(c.outcome == "supported" for c in twins), len(twins)
+def twin_rate(objects: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """(A/A contrasts that the rules call supported, all A/A contrasts of which something was measured), of objects of claims.json."""
+    twins = [c for row in objects for c in row["twins"] if c["n"]]
+    return sum(c["outcome"] == "supported" for c in twins), len(twins)
 
 
 def twin_limit(supported: int, twins: int) -> float | None:

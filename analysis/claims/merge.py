@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 
-from mnemolab.analysis.claims.judge import twin_limit
 from mnemolab.analysis.claims.write import read_claims, write_objects
 from mnemolab.errors import BadRequest
 
@@ -37,7 +36,7 @@ def merge(folder: Path, later: Path) -> list[Path]:
     by_id = {row["id"]: row for row in new}
     rows = [by_id.pop(row["id"], row) for row in objects] + list(by_id.values())
     runs = _runs(folder, later, added.get("hashes", {}))
-    said = _methods(methods, added, [row["id"] for row in new], rows, runs)
+    said = _methods(methods, added, [row["id"] for row in new], runs)
     for row in added.get("figures", ()):
         if not row["experiment"]:  # a forest, which the report draws anew
             continue
@@ -67,11 +66,8 @@ def _methods(
     methods: Mapping[str, Any],
     added: Mapping[str, Any],
     ids: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
     runs: pd.DataFrame,
 ) -> dict[str, Any]:
-    twins = [c for row in rows for c in row["twins"] if c["n"]]
-    supported = sum(c["outcome"] == "supported" for c in twins)
     changed = [
         *(name for name in methods.get("rules_changed") or () if name not in ids),
         *(added.get("rules_changed") or ()),
@@ -88,9 +84,6 @@ def _methods(
         "steps": int(runs["result.steps"].sum()),
         "training_seconds": float(runs["result.train_seconds"].sum()),
         "rules_changed": changed if methods.get("rules_changed") is not None else None,
-        "twins": len(twins),
-        "twins_supported": supported,
-        "twins_limit": twin_limit(supported, len(twins)),
         "figures": [row for row in methods.get("figures", ()) if not {*row["claims"]} & {*ids}]
         + list(added.get("figures", ())),
         "later": [

@@ -277,7 +277,7 @@ def _methods_text(methods: Mapping[str, Any]) -> list[str]:
             f"workers. Checks and benchmarks ran on {methods.get('checks_on', '?')}.{_left_out(methods.get('diverged', []))} "
             f"{rules_said(methods)}"
         ),
-        *(text.replace("`", "") for text in later_said(methods)),
+        *later_said(methods),
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from mnemolab.analysis.claims.claim import VERDICTS
-from mnemolab.analysis.claims.judge import twin_limit
+from mnemolab.analysis.claims.judge import twin_limit, twin_rate
 from mnemolab.analysis.claims.replication import Replication, agreement, agreement_said
 from mnemolab.analysis.figures.replication import alt, caption
 
@@ -127,7 +127,7 @@ def later_said(methods: Mapping[str, Any]) -> list[str]:
     for entry in methods.get("later", ()):
         facts = entry["provenance"]
         when = f"at {facts.get('Commit', '?')}, {facts.get('Made', 'undated')}"
-        found.append(f"Judged later, {when}: {', '.join(f'`{name}`' for name in entry['claims'])}.")
+        found.append(f"Judged later, {when}: {', '.join(entry['claims'])}.")
     return found
 
 
@@ -148,11 +148,10 @@ def replication_said(objects: Sequence[Mapping[str, Any]], replication: Replicat
     )
     said += f", another for {', '.join(other)}" if other else ""
     said += f"; not yet run: {', '.join(left)}." if left else "."
-    twins = [c for row in rows for c in row["twins"] if c["n"]]
+    supported, twins = twin_rate(rows)
     if twins:
-        supported = sum(c["outcome"] == "supported" for c in twins)
-        limit = _limit({"twins_limit": twin_limit(supported, len(twins))})
-        said += f" A/A contrasts called supported there: {supported} of {len(twins)}{limit}."
+        limit = _limit({"twins_limit": twin_limit(supported, twins)})
+        said += f" A/A contrasts called supported there: {supported} of {twins}{limit}."
     if methods.get("diverged"):
         said += f" Left out there, since their loss or gradient was not finite: {', '.join(methods['diverged'])}."
     made = [f"{p.get('Commit', '?')}, {p.get('Made', 'undated')}" for p in methods.get("provenance", ()) if p]

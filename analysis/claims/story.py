@@ -16,10 +16,12 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from mnemolab.analysis.cells import curve
+from mnemolab.analysis.claims.catalogue import CLAIMS
 from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.experiments import load_tier
 from mnemolab.analysis.claims.figures import runs_beside, selection, study_of
 from mnemolab.analysis.claims.frozen import load_frozen, plan
+from mnemolab.analysis.claims.judge import experiments_of
 from mnemolab.analysis.claims.judges.selection import EXPERIMENT
 from mnemolab.analysis.figures import FIGURES
 from mnemolab.analysis.figures.draw import intervals, runs_said, unit_axis, words
@@ -102,13 +104,13 @@ def draw_step(step: Step, evidence: Evidence) -> Plot:
 
 def _frontier(evidence: Evidence) -> Plot:
     """Recall against the numbers that a state holds, every stage with a fixed one, softmax attention as the ceiling."""
-    runs = runs_beside(evidence, "frontier", "main", ["recurrent"])
+    runs = runs_beside(evidence, "frontier", "main", CLAIMS["fixed-state-bottleneck"].beside)
     return replace(FIGURES["frontier"](study_of(runs))[0], name="frontier")
 
 
 def _worked_example(evidence: Evidence) -> Plot:
     """What every stage answers after a record was updated."""
-    runs = runs_beside(evidence, "record", "main", ["record_stages"])
+    runs = runs_beside(evidence, "record", "main", CLAIMS["record-update"].beside)
     return replace(FIGURES["conditions"](study_of(runs))[0], name="worked-example")
 
 
@@ -131,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _draw_all(tier: str, runs: Path, out: Path) -> int:
     """Draw what can be drawn; 1 when nothing could."""
-    names = dict.fromkeys((*(step.experiment for step in STEPS), "record", "record_stages", "recurrent", EXPERIMENT))
+    shown = experiments_of(("fixed-state-bottleneck", "record-update"))
+    names = dict.fromkeys((*(step.experiment for step in STEPS), *shown))
     planned = plan(names, load_tier(tier), load_frozen(tier))
     evidence = Evidence.of(planned, runs)
     missing: dict[str, str] = {}

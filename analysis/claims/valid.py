@@ -70,7 +70,7 @@ CONTRAST_FIELDS: dict[str, Kind] = {
     "needed": MAYBE_COUNT, "margin": NUMBER, "values": ("an object of finite numbers", _dict(_number)), **dict.fromkeys(("effect", "low", "high", "p", "adjusted", "power"), MAYBE),
 }  # fmt: skip
 # files of before 2026-12 have no values
-_LATER = ("values",)
+_NEWER = ("values",)
 _CHECK: dict[str, Kind] = {
     "name": TEXT, "unit": TEXT, "passed": FLAG, **dict.fromkeys(("value", "low", "high"), MAYBE),
 }  # fmt: skip
@@ -79,7 +79,7 @@ _FIGURE: dict[str, Kind] = {
     **dict.fromkeys(("name", "title", "caption", "alt", "png", "pdf", "csv"), TEXT),
 }  # fmt: skip
 # what is not there is left unsaid by those who read it
-_LATER_ENTRY: dict[str, Kind] = {"claims": TEXTS, "provenance": ("an object of texts", _dict(_text))}
+_ENTRY: dict[str, Kind] = {"claims": TEXTS, "provenance": ("an object of texts", _dict(_text))}
 _METHODS: dict[str, Kind] = {
     **dict.fromkeys(("tier", "how", "checks_on"), TEXT),
     **dict.fromkeys(("claims", "runs", "steps", "twins", "twins_supported"), COUNT),
@@ -122,7 +122,7 @@ def check_methods(path: Path, methods: Mapping[str, Any]) -> None:
     for at, row in enumerate(methods.get("figures", ()), start=1):
         _fields(path, f"figure {at}", row, _FIGURE)
     for at, row in enumerate(methods.get("later", ()), start=1):
-        _fields(path, f"later {at}", row, _LATER_ENTRY)
+        _fields(path, f"later {at}", row, _ENTRY)
     _finite(path, "methods", methods)
 
 
@@ -130,7 +130,7 @@ def _contrasts(path: Path, where: str, found: list[dict[str, Any]]) -> None:
     held: set[str] = set()
     for c in found:
         inside = f"{where} {c.get('name')!r}"
-        _fields(path, inside, c, {k: kind for k, kind in CONTRAST_FIELDS.items() if k in c or k not in _LATER})
+        _fields(path, inside, c, {k: kind for k, kind in CONTRAST_FIELDS.items() if k in c or k not in _NEWER})
         if c["name"] in held:
             raise _refusal(path, f"{where}, name", c["name"], "the name of one contrast only")
         held.add(c["name"])

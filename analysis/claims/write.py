@@ -72,29 +72,23 @@ def table(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def write_claims(verdicts: Sequence[Verdict], out: Path, methods: Mapping[str, Any]) -> list[Path]:
     """Write claims.json, claims.csv, claims.tex and methods.json into `out`."""
-    supported, twins = twin_rate(verdicts)
-    said = {
-        **methods,
-        "twins": twins,
-        "twins_supported": supported,
-        "twins_limit": twin_limit(supported, twins),
-        "rules": RULES,
-    }
-    return write_objects([to_object(v) for v in verdicts], said, out)
+    return write_objects([to_object(v) for v in verdicts], {**methods, "rules": RULES}, out)
 
 
 def write_objects(
     objects: Sequence[Mapping[str, Any]], methods: Mapping[str, Any], out: Path, runs: pd.DataFrame | None = None
 ) -> list[Path]:
-    """As `write_claims`, from the objects themselves; with `runs`, also runs.parquet."""
+    """As `write_claims`, from the objects themselves; with `runs`, also runs.parquet. The A/A contrasts are counted here."""
     from mnemolab.trainers.collect import write_table
 
     rows = table(objects)
+    supported, twins = twin_rate(objects)
+    rate = {"twins": twins, "twins_supported": supported, "twins_limit": twin_limit(supported, twins)}
     return [
         write_json(out / "claims.json", list(objects)),
         write_text(out / "claims.csv", rows.to_csv(index=False, float_format="%.6g")),
         write_text(out / "claims.tex", _latex(rows)),
-        write_json(out / "methods.json", _plain(methods)),
+        write_json(out / "methods.json", _plain({**methods, **rate})),
         *([] if runs is None else [write_table(out / "runs.parquet", runs)]),
     ]
 

@@ -137,7 +137,7 @@ def test_claims_json_holds_every_field_and_no_nan(tmp_path):
     assert tuple(sorted(row)) == tuple(sorted(FIELDS))
     assert row["evidence"] == ["abc"] and row["verdict"] == "inconclusive" and row["numbers"] == [{"mean": None}]
     assert row["contrasts"][0]["low"] is None  # one seed has no interval
-    assert (methods["twins"], methods["twins_supported"]) == (1, 0) and twin_rate([verdict]) == (0, 1)
+    assert (methods["twins"], methods["twins_supported"]) == (1, 0) and twin_rate([row]) == (0, 1)
     json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
 
 

@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from mnemolab.analysis.claims.figures import selection
+from mnemolab.analysis.claims.evidence import Evidence, NotTrained
+from mnemolab.analysis.claims.figures import runs_beside, selection
 from mnemolab.analysis.claims.judges.selection import EXPERIMENT
 
 from .conftest import answers, evidence
@@ -38,6 +40,23 @@ def drawn(arms):
 
 def marks(legend):
     return {text.get_text(): line.get_marker() for text, line in zip(legend.texts, legend.legend_handles, strict=True)}
+
+
+def test_runs_beside_are_those_of_the_same_task_without_twins():
+    tasks = {"frontier": {"pairs": 64}, "copy": {"items": 80}, "recurrent": {"pairs": 64}}
+
+    def ran_of(experiment, twins=()):
+        make = lambda cell, arm, rng, seed: {"config": SimpleNamespace(task=tasks[experiment])}
+        return evidence(make, [(experiment, "main", arm) for arm in ("one", "two")], seeds=range(2), twins=twins).ran
+
+    made = Evidence([*ran_of("frontier", ("one",)), *ran_of("copy"), *ran_of("recurrent", ("two",))])
+    found = runs_beside(made, "frontier", "main", ["recurrent"])
+    assert [run.plan.experiment for run in found] == ["frontier"] * 4 + ["recurrent"] * 4
+    assert not any(run.plan.twin for run in found)
+    assert {run.plan.experiment for run in runs_beside(made, "copy", "main", ["recurrent"])} == {"copy"}
+    assert len(runs_beside(made, "frontier", "main")) == 4
+    with pytest.raises(NotTrained):
+        runs_beside(made, "load", "main", ["recurrent"])
 
 
 def test_selection_says_what_its_markers_mean():

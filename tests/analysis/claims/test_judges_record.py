@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from mnemolab.analysis.claims.evidence import Evidence
 from mnemolab.analysis.claims.judges import forgetting, record
 from mnemolab.errors import BadRequest
 from mnemolab.models import make_model
@@ -62,6 +63,18 @@ def test_it_says_which_ability_is_missing(monkeypatch):
     # what additive memory can is told, and decides nothing
     told = {row["arm"]: row["mean"] for row in able.numbers if row["measure"].startswith("compares old with new: acc")}
     assert told["additive"] == pytest.approx(0.19, abs=0.02)
+
+
+def test_stages_beside_are_told_and_decide_nothing(monkeypatch):
+    monkeypatch.setattr(forgetting, "emptied", lambda run: answered(np.random.default_rng([run.plan.seed, 7]), CANNOT))
+    alone = verdict("record-update", forgetting.record_update(stages(ABLE)))
+    make = lambda cell, arm, rng, seed: {"records": answered(rng, CANNOT)}
+    made = stages(ABLE)
+    both = Evidence([*made.ran, *evidence(make, [("record_stages", "main", "lstm")]).ran])
+    found = verdict("record-update", forgetting.record_update(both))
+    assert found.contrasts == alone.contrasts and found.verdict == "supported"
+    told = [row["arm"] for row in found.numbers if row["arm"] not in {row["arm"] for row in alone.numbers}]
+    assert told == ["lstm"] * 4 and len(found.numbers) == len(alone.numbers) + 4
 
 
 def test_a_placebo_that_is_as_able_leaves_the_claim_open(monkeypatch):

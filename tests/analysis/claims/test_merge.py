@@ -80,7 +80,7 @@ def test_later_claims_take_their_places(first, tmp_path):
     assert sorted(row["name"] for row in methods["figures"]) == ["additive-blend", "channel-selects", "record-update"]
     assert (first / "figures" / "channel-selects.png").read_text() == "bbb"
     assert (first / "figures" / "additive-blend.png").read_text() == "aaa"
-    assert "Judged later, at bbb, 2026-12-01: `channel-selects`." in results(rows, methods)
+    assert "Judged later, at bbb, 2026-12-01: channel-selects." in results(rows, methods)
     table = pd.read_csv(first / "claims.csv").set_index("id")
     assert float(table["effect"].to_dict()["channel-selects"]) < 0
 

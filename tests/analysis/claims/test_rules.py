@@ -44,6 +44,14 @@ def test_one_sided_with_a_margin(mean, expected):
     assert outcome(sample(mean)) == expected
 
 
+def test_a_contrast_keeps_what_it_was_judged_by():
+    values = {607: 0.25, 600: -0.5, 601: 0.75}
+    (found,) = contrasts([Sample("a", values)], 0.1, "family")
+    assert found.values == {"600": -0.5, "601": 0.75, "607": 0.25}
+    assert found.effect == pytest.approx(np.mean(list(found.values.values())))
+    assert contrasts([Sample("a", {})], 0.1, "family")[0].values == {}
+
+
 @pytest.mark.parametrize(("mean", "expected"), [(0.10, "supported"), (0.0, "inconclusive"), (-0.1, "inconclusive")])
 def test_what_is_possible_is_shown_and_never_refuted(mean, expected):
     assert outcome(sample(mean, test="possible")) == expected

@@ -50,6 +50,8 @@ def method(**change):
 
 A, B = "claim gdn2-decouples, contrasts 'a', ", "claim gdn2-decouples, "
 DAMAGES = {
+    "a seed that is missing": (contrast(values={"100": 0.3}), f"{A}values={{'100': 0.3}}, to be those of n=6 seeds"),
+    "a value that is text": (contrast(values={"100": "0.3"}), f"{A}values={{'100': '0.3'}}, to be an object of finite numbers"),
     "n as text": (contrast(n="12"), f"{A}n='12', to be a whole number"),
     "fractional n": (contrast(n=11.5), f"{A}n=11.5, to be a whole number"),
     "n below 0": (contrast(n=-1), f"{A}n=-1"),
